@@ -1,0 +1,1 @@
+"""Bytes on the move: placement, the byte budget, upload and download."""
