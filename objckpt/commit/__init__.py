@@ -1,0 +1,1 @@
+"""Who owns a run and what exists in it: quorums, epochs, catalog versions (docs/protocol.md)."""
