@@ -1,0 +1,1 @@
+"""One checkpoint being written, one being read: transfer and commit joined. Knows named shards, not tensors."""
