@@ -52,8 +52,8 @@ class StillClock:
 class Counting:
     """Identities in order, so that a run of a test can be repeated."""
 
-    def __init__(self) -> None:
-        self._next = itertools.count(1)
+    def __init__(self, first: int = 1) -> None:
+        self._next = itertools.count(first)
 
     def new_id(self) -> str:
         return f"{next(self._next):032x}"
@@ -102,7 +102,7 @@ class Place:
             write=WritePolicy(min_tolerance=min_tolerance),
         )
         self.seen = Remembering()
-        self.ids = Counting()
+        self.ids = Counting(1 + number * 2**64)
         self.clock = StillClock()
         self.targets = self.another()
 

@@ -58,12 +58,12 @@ def begin(
     """
     if fresh and rewind_to is not None:
         raise InvalidInputError("fresh and rewind_to exclude each other", hint="pass one of them")
-    found = plane.read()  # B0
+    found = plane.read(creating=create)  # B0
     if found.version is None:
         if not create:
             raise run_not_found(plane)
         return _create(plane, rewind_to)
-    return _take_over(plane, found, found.version, rewind_to, fresh)
+    return _take_over(plane, found, found.version, rewind_to, fresh, create)
 
 
 def create_run(plane: ControlPlane) -> Ownership:
@@ -113,7 +113,7 @@ def fenced(plane: ControlPlane, newer: ClaimName, mine: Epoch, found: Reading) -
 
 
 def _take_over(
-    plane: ControlPlane, found: Reading, version: CatalogVersion, rewind_to: int | str | None, fresh: bool
+    plane: ControlPlane, found: Reading, version: CatalogVersion, rewind_to: int | str | None, fresh: bool, create: bool
 ) -> Ownership:
     epoch, claim = _claim(plane, found)  # B1
     claimed: tuple[TargetSet, ...] = ()
@@ -121,7 +121,7 @@ def _take_over(
         new = tuple(members for members in version.sets if members not in claimed)
         plane.write(claim.key, claim.body, new, avoid=frozenset(found.lost))  # B2
         claimed += new
-        found = plane.read()  # B3: only now, after the claim is written (I3)
+        found = plane.read(creating=create)  # B3: only now, after the claim is written (I3)
         check_claims(plane, found, epoch)
         if found.version is None:
             raise QuorumError(
@@ -133,23 +133,24 @@ def _take_over(
     else:
         raise QuorumError(f"run {plane.run}: its targets change faster than it can be claimed", hint="try again")
     first = first_version(version, epoch=epoch, rewind_to=rewind_to, fresh=fresh, lost=plane.without)
-    return _start(plane, first, found, everywhere=False)
+    # A creation that died is finished: its first version has to be everywhere.
+    return _start(plane, first, found, everywhere=(version.seq, version.entries) == (0, ()) and create)
 
 
 def _create(plane: ControlPlane, rewind_to: int | str | None) -> Ownership:
     if rewind_to is not None:
         raise run_not_found(plane)
     members = _mark(plane)
-    found = plane.read()
+    found = plane.read(creating=True)
     if found.version is not None:
-        return _take_over(plane, found, found.version, None, fresh=False)
+        return _take_over(plane, found, found.version, None, fresh=False, create=True)
     epoch, claim = _claim(plane, found)
     plane.write(claim.key, claim.body, (members,), everywhere=True)
-    found = plane.read()  # every domain has answered where no version was found: nothing is there
+    found = plane.read(creating=True)  # every domain has answered where no version was found: nothing is there
     check_claims(plane, found, epoch)
     if found.version is not None:
         # Someone else was quicker, or an earlier creation died late: inherit it, claiming in its sets too.
-        return _take_over(plane, found, found.version, None, fresh=False)
+        return _take_over(plane, found, found.version, None, fresh=False, create=True)
     first = empty_version(run=plane.run, epoch=epoch, targets=members)
     return _start(plane, first, found, everywhere=True)
 

@@ -97,8 +97,12 @@ class ControlPlane:
         self._suspects: set[str] = set()
         self._reported: set[str] = set()
 
-    def read(self, *, all_must_answer: bool = False) -> Reading:
+    def read(self, *, creating: bool = False) -> Reading:
         """Reads claims and the newest version by a quorum.
+
+        Args:
+            creating: An earlier creation may have died before its first version was everywhere: while that is
+                all there is and every domain is marked and answers, a domain without it is not lost.
 
         Raises:
             QuorumError: Too few domains answered.
@@ -114,7 +118,7 @@ class ControlPlane:
                 break
             self._compare(version)
             wanted |= {target.name for members in version.sets for target in members.control if not target.lost}
-        return self._count(version, answers, all_must_answer)
+        return self._count(version, answers, creating)
 
     def write(
         self,
@@ -267,9 +271,15 @@ class ControlPlane:
             and _marked(target, answer, self.run)
         )
 
-    def _count(
-        self, version: CatalogVersion | None, answers: Mapping[str, ControlAnswer], all_must_answer: bool
-    ) -> Reading:
+    def _half_created(self, version: CatalogVersion, members: TargetSet, answers: Mapping[str, ControlAnswer]) -> bool:
+        return (version.seq, version.entries) == (0, ()) and all(
+            (answer := answers.get(target.name)) is not None
+            and answer.problem is None
+            and _marked(target, answer, self.run)
+            for target in members.control
+        )
+
+    def _count(self, version: CatalogVersion | None, answers: Mapping[str, ControlAnswer], creating: bool) -> Reading:
         problems = {name: answer.problem for name, answer in answers.items() if answer.problem is not None}
         if version is None:
             return self._nothing(answers, problems)
@@ -278,6 +288,8 @@ class ControlPlane:
         answered: set[str] = set()
         for members in version.sets:
             counted = self._counted(members, answers)
+            if creating and self._half_created(version, members, answers):
+                counted = frozenset(target.name for target in members.control)
             answered |= counted
             for target in members.control:
                 if target.name not in counted:
@@ -285,7 +297,7 @@ class ControlPlane:
                     (lost if is_lost else silent)[target.domain] = reason
                     if is_lost:
                         self._report_lost(target, reason)
-            need = len(members.control) if all_must_answer else self._read_quorum(members)
+            need = self._read_quorum(members)
             if len(counted) < need:
                 raise self._too_few("the catalog was read from", members, counted, need, {**lost, **silent})
         claims = frozenset(claim for name in answered for claim in answers[name].claims)
