@@ -138,7 +138,7 @@ def test_a_domain_with_a_foreign_marker_is_lost() -> None:
     save(owner, begin(owner, create=True), seq=1, step=5)
     begin(plane(other), create=True)
     space = place.spaces["t2"]
-    for key, body in space.objects().items():
+    for key in space.objects():
         if "/markers/" in key or "/catalog/" in key:
             space.set_unchecked(key, None)
     for key, body in other.spaces["t2"].objects().items():

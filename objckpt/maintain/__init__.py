@@ -1,0 +1,1 @@
+"""Looking after what is stored: verification and the probing of targets."""
