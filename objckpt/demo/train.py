@@ -12,13 +12,13 @@ import json
 import math
 import os
 import sys
-from concurrent.futures import Future
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -26,6 +26,7 @@ from torch.nn import functional
 
 import objckpt
 from objckpt.config import load_config
+from objckpt.dcp.writer import ObjckptWriter
 from objckpt.demo.model import Gpt, batch_of, corpus
 from objckpt.telemetry import Event, LogObserver, Observers, RequestDone
 
@@ -80,8 +81,12 @@ def main() -> None:
         run = store.begin(create=True)
         if run.checkpoint is not None:
             model_state, optimizer_state = get_state_dict(model, optimizer)
-            state = {"model": model_state, "optimizer": optimizer_state, "schedule": schedule.state_dict()}
-            dcp.load(state, storage_reader=run.reader(), planner=objckpt.LoadPlanner())
+            state: dict[str, Any] = {
+                "model": model_state,
+                "optimizer": optimizer_state,
+                "schedule": schedule.state_dict(),
+            }
+            load(state, storage_reader=run.reader(), planner=objckpt.LoadPlanner())
             set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
             schedule.load_state_dict(state["schedule"])
             first = run.checkpoint.step
@@ -90,11 +95,11 @@ def main() -> None:
 
     text = corpus()
     saves = dist.new_group(backend="gloo")
-    saving: Future[Any] | None = None
+    saving: tuple[Any, ObjckptWriter] | None = None
     for step in range(first + 1, arguments.steps + 1):
         inputs, wanted = batch_of(text, step=step, rank=rank, size=arguments.batch)
         loss = functional.cross_entropy(model(inputs).flatten(0, 1), wanted.flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
@@ -104,24 +109,24 @@ def main() -> None:
             tell(event="step", step=step, loss=shown.item() / dist.get_world_size())
         if run is not None and step % arguments.save_every == 0:
             if saving is not None:
-                _finish(saving, writer, rank)
+                _finish(*saving, rank)
             model_state, optimizer_state = get_state_dict(model, optimizer)
             state = {"model": model_state, "optimizer": optimizer_state, "schedule": schedule.state_dict()}
             writer = run.writer(step=step)
             watch.saving = step
-            saving = dcp.async_save(state, storage_writer=writer, process_group=saves)
+            saving = async_save(state, storage_writer=writer, process_group=saves), writer
     if saving is not None:
-        _finish(saving, writer, rank)
+        _finish(*saving, rank)
     digest = _digest(model, optimizer)
     if rank == 0:
         tell(event="done", digest=digest)
     dist.destroy_process_group()
 
 
-def _finish(saving: Future[Any], writer: Any, rank: int) -> None:
+def _finish(saving: Any, writer: ObjckptWriter, rank: int) -> None:
     saving.result()
-    if rank == 0:
-        result = writer.result
+    result = writer.result
+    if rank == 0 and result is not None:
         tell(
             event="saved", step=result.step, size=result.size, seconds=result.seconds, degraded=result.degraded,
             tolerance=result.tolerance,

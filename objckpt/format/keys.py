@@ -19,6 +19,7 @@ CHECKPOINTS = "checkpoints/"
 SHARDS = "shards/"
 DATA = "data/"
 REQUESTS = "requests/"
+PROBES = "probes/"
 
 _UUID = r"[0-9a-f]{32}"
 _EPOCH = rf"(?P<number>\d{{10}})-(?P<uuid>{_UUID})"
@@ -130,6 +131,11 @@ def fragment_key(shard_id: str, stripe: int, index: int) -> str:
 
 def request_key(identity: str) -> str:
     return f"{REQUESTS}{identity}"
+
+
+def probe_key(identity: str) -> str:
+    """An object of ``doctor``'s, deleted by it; nothing else looks there."""
+    return f"{PROBES}{identity}"
 
 
 def parse_version_key(key: str) -> VersionName:

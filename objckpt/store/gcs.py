@@ -147,16 +147,18 @@ class GcsStore:
         query: dict[str, str | None] = {
             "prefix": self._prefix + prefix,
             "maxResults": str(self._page_size),
-            "fields": "items(name,size),nextPageToken",
+            "fields": "kind,items(name,size),nextPageToken",
             "startOffset": None if after is None else self._prefix + after,
         }
         while True:
             with self._answer(prefix, "GET", self._objects_url, query=query) as answer:
                 page = self._json(prefix, answer)
+            if page.get("kind") != "storage#objects":
+                raise UnavailableError("the answer is no listing", **self._facts(prefix))
             for found in page.get("items", ()):
                 key = found["name"][len(self._prefix) :]
                 # startOffset includes the key itself; consoles leave an object named like the prefix.
-                if key and (after is None or key > after):
+                if key and key != after:
                     yield ObjectInfo(key=key, size=int(found["size"]))
             query["pageToken"] = page.get("nextPageToken")
             if not query["pageToken"]:

@@ -86,19 +86,18 @@ class MemorySpace:
             else:
                 self._existing()[key] = body
 
-    def store(self, key: str, body: bytes, mode: PutMode) -> None:
+    def store(self, key: str, body: bytes, *, replace: bool) -> bool:
+        """Stores an object; without ``replace`` only where there is none, and says whether it did."""
         with self._lock:
             objects = self._existing()
-            if mode is PutMode.CREATE and key in objects:
-                raise ObjectExistsError("create-if-absent found an object", key=key, bucket=self.name)
+            if not replace and key in objects:
+                return False
             objects[key] = body
+            return True
 
-    def load(self, key: str) -> bytes:
+    def load(self, key: str) -> bytes | None:
         with self._lock:
-            body = self._existing().get(key)
-        if body is None:
-            raise ObjectNotFoundError("no such object", key=key, bucket=self.name)
-        return body
+            return self._existing().get(key)
 
     def sizes(self, prefix: str) -> list[tuple[str, int]]:
         with self._lock:
@@ -152,13 +151,14 @@ class MemoryStore:
         content = bytes(body)
         if crc32c is not None and google_crc32c.value(content) != crc32c:
             raise CorruptUploadError("the bytes do not match the CRC32C sent with them", key=key, target=self._name)
-        self._space.store(self._prefix + key, content, mode)
+        if not self._space.store(self._prefix + key, content, replace=mode is PutMode.WRITE):
+            raise ObjectExistsError("create-if-absent found an object", key=key, target=self._name)
         self._fault("put", key, "after")
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         check_key(key)
         self._fault("get", key, "before")
-        content = self._space.load(self._prefix + key)
+        content = self._load(key)
         part = content if byte_range is None else self._part(key, content, byte_range)
         self._fault("get", key, "after")
         return part
@@ -167,7 +167,7 @@ class MemoryStore:
         check_key(key)
         wanted = ByteRange(start, start + sum(len(view) for view in views))
         self._fault("get", key, "before")
-        part = memoryview(self._part(key, self._space.load(self._prefix + key), wanted))
+        part = memoryview(self._part(key, self._load(key), wanted))
         for view in views:
             view[:] = part[: len(view)]
             part = part[len(view) :]
@@ -176,7 +176,7 @@ class MemoryStore:
     def head(self, key: str) -> ObjectInfo:
         check_key(key)
         self._fault("head", key, "before")
-        size = len(self._space.load(self._prefix + key))
+        size = len(self._load(key))
         self._fault("head", key, "after")
         return ObjectInfo(key=key, size=size)
 
@@ -197,6 +197,12 @@ class MemoryStore:
 
     def close(self) -> None:
         return None
+
+    def _load(self, key: str) -> bytes:
+        content = self._space.load(self._prefix + key)
+        if content is None:
+            raise ObjectNotFoundError("no such object", key=key, target=self._name)
+        return content
 
     def _part(self, key: str, content: bytes, wanted: ByteRange) -> bytes:
         check_inside(wanted, len(content), key=key, target=self._name)

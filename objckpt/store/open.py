@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from objckpt.config import TargetConfig, TransferConfig
-from objckpt.errors import InvalidInputError
+from objckpt.errors import CapabilityError, InvalidInputError
 from objckpt.seams import Seams
 from objckpt.store.limit import BandwidthLimit, LimitingStore
 from objckpt.store.local import LocalStore
@@ -66,11 +66,17 @@ def list_runs(target: TargetConfig, *, transfer: TransferConfig, seams: Seams) -
         bandwidth=None,
     )
     after: str | None = None
+    seen: set[str] = set()
     while True:
         first = next(store.list("", after=after), None)
         if first is None:
             return
         run, _, rest = first.key.partition("/")
+        if run in seen:
+            raise CapabilityError(
+                "the store ignores where a listing is to begin", target=target.name, hint="name the run in the url"
+            )
+        seen.add(run)
         # "~" sorts after everything that a key can contain.
         after = f"{run}/~" if rest else run
         if rest and _is_segment(run):

@@ -126,9 +126,13 @@ class ObjectStore(Protocol):
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         """Lists objects whose key starts with ``prefix``, page by page as the iterator is drawn.
 
+        An iterator that has raised is over; what it gave before stands.
+
         Args:
             prefix: Relative prefix, usually ending with ``/``; ``""`` lists everything.
-            after: Only keys greater than this one.
+            after: Only keys that come after this one in the store's order. That is the order of the
+                bytes, but on some stores (SeaweedFS) the order of a directory tree, which puts ``a/x``
+                before ``a-b/x``; names of one length that share a directory sort alike in both.
         """
         ...
 

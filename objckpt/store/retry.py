@@ -142,21 +142,25 @@ class RetryingStore:
         return _Operation(self, "head", key).run(lambda: self._inner.head(key))
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
+        # A listing that breaks off begins again and skips what it gave: that holds in whatever order a store lists.
+        given: set[str] = set()
         found: Iterator[ObjectInfo] = iter(())
 
         def begin() -> ObjectInfo | None:
             nonlocal found
             found = self._inner.list(prefix, after=after)
-            return next(found, None)
+            return step()
+
+        def step() -> ObjectInfo | None:
+            return next((info for info in found if info.key not in given), None)
 
         info = _Operation(self, "list", prefix).run(begin)
         while info is not None:
-            after = info.key
+            given.add(info.key)
             yield info
             try:
-                info = next(found, None)
+                info = step()
             except UnavailableError as error:
-                # An iterator that has raised is over: list again, after what we have.
                 operation = _Operation(self, "list", prefix)
                 operation.failed(error)
                 info = operation.run(begin)

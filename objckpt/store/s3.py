@@ -100,7 +100,10 @@ class S3Store:
         }
         given = {name: value for name, value in settings.items() if value is not None}
         with self._client(key) as client:
-            client.put_object(Key=full_key(self._prefix, key), Body=Pieces(body), **given, **self._always)
+            answer = client.put_object(Key=full_key(self._prefix, key), Body=Pieces(body), **given, **self._always)
+            # Something in between may answer 200 to anything; a store names what it has stored.
+            if not answer.get("ETag"):
+                raise UnavailableError("the answer does not say that anything was stored", **self._facts(key))
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         if byte_range is not None and not len(byte_range):
@@ -135,10 +138,11 @@ class S3Store:
         while True:
             with self._client(prefix) as client:
                 page = client.list_objects_v2(**where, **self._always)
+            if "IsTruncated" not in page:  # any XML passes for an empty listing, a login page too
+                raise UnavailableError("the answer is no listing", **self._facts(prefix))
             for found in page.get("Contents", ()):
                 key = found["Key"][len(self._prefix) :]
-                # Some stores ignore StartAfter; consoles leave an object named like the prefix itself.
-                if key and (after is None or key > after):
+                if key:  # consoles leave an object named like the prefix itself
                     yield ObjectInfo(key=key, size=int(found["Size"]))
             if not page.get("IsTruncated"):
                 return
