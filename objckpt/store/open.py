@@ -22,6 +22,9 @@ from objckpt.telemetry import NullObserver, Observer
 
 __all__ = ["BandwidthLimit", "list_runs", "memory_space", "open_target", "prepare_root"]
 
+# Control requests have threads of their own, beside those of the transfers.
+_CONTROL_THREADS = 16
+
 _spaces: dict[str, MemorySpace] = {}
 
 
@@ -35,7 +38,7 @@ def open_target(
     bandwidth: BandwidthLimit | None = None,
 ) -> RetryingStore:
     """Opens one target for one run. Nothing is contacted yet."""
-    inner = _adapter(target, run=run, threads=transfer.threads, seams=seams)
+    inner = _adapter(target, run=run, threads=transfer.threads + _CONTROL_THREADS, seams=seams)
     return _decorated(inner, transfer=transfer, seams=seams, observer=observer, bandwidth=bandwidth)
 
 

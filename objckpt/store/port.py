@@ -94,7 +94,8 @@ class ObjectStore(Protocol):
         Raises:
             ObjectExistsError: ``CREATE`` and the key exists.
             StoreError: One of its kinds. After any but ``ObjectExistsError``,
-                ``PermissionDeniedError`` and ``CorruptUploadError`` the object may or may not be there.
+                ``PermissionDeniedError`` and ``CorruptUploadError`` the object may or may not be there;
+                after these too if ``facts`` holds ``earlier_attempt``.
         """
         ...
 

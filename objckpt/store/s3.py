@@ -234,9 +234,12 @@ class S3Store:
             raise s3errors.from_sdk_error(error, **facts) from error
 
     def _has_new_credentials(self, connection: _Connection) -> bool:
-        """Drops a client whose credentials are not known to the store; says if a new one has others."""
+        """Drops a client whose credentials are not known to the store; says if a new one has, or may have, others."""
         self._connections.take(connection)
-        return _access_key(connection) != _access_key(self._connections.get(self._connect))
+        try:
+            return _access_key(connection) != _access_key(self._connections.get(self._connect))
+        except BotoCoreError as error:
+            return s3errors.is_credentials_failure(error)
 
     def _connect(self) -> _Connection:
         try:
