@@ -5,8 +5,8 @@
 Encoding and checksumming, as an upload does it, runs on two threads with one stripe each. The bare kernels are
 one ``ec_encode_data`` call a stripe and one ``crc32_iscsi`` call a fragment, or one a block. All run in turns
 on the same buffers, whose pages are touched beforehand; ``ratio`` is the median of the turns' ratios, to
-whole fragments (less work than is needed: every block must have its checksum) and by block. A watching thread measures the longest time that it could not get
-the GIL while one stripe is coded.
+whole fragments (less work than is needed: every block must have its checksum) and by block. A watching thread
+measures the longest time that it could not get the GIL while one stripe is coded.
 """
 
 from __future__ import annotations
