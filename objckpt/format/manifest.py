@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from objckpt.coding.geometry import (
+    BLOCK_SIZE,
     MAX_STRIPE_SIZE,
     Code,
     block_count,
@@ -352,6 +353,8 @@ def _check_checkpoint(manifest: CheckpointManifest, key: str) -> None:
     for shard in manifest.shards:
         keys.parse_shard_id(shard.id)
         _require(0 <= shard.size <= MAX_CONTROL_BYTES and shard.length >= 0, "a shard's size is out of range", key)
+        # Each block has a checksum of several bytes in the shard's manifest: a few of them cannot stand for a shard.
+        _require(shard.length <= shard.size * BLOCK_SIZE, f"{shard.name!r} is longer than its manifest can say", key)
         _require(
             "/" not in shard.name and shard.name not in ("", ".", ".."), f"{shard.name!r} is not a shard's name", key
         )
