@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 
 from objckpt.config import CodeConfig, StoreConfig, TargetConfig, TransferConfig, WritePolicy
 from objckpt.errors import UnavailableError
@@ -20,12 +19,10 @@ class Remembering:
     """Keeps every event."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self.events: list[Event] = []
 
     def on_event(self, event: Event) -> None:
-        with self._lock:
-            self.events.append(event)
+        self.events.append(event)
 
     def of(self, kind: type) -> list:
         return [event for event in self.events if isinstance(event, kind)]
@@ -36,7 +33,6 @@ class StillClock:
 
     def __init__(self) -> None:
         self._now_s = 1000.0
-        self._lock = threading.Lock()
 
     def now_s(self) -> float:
         return self._now_s
@@ -45,8 +41,7 @@ class StillClock:
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        with self._lock:
-            self._now_s += seconds
+        self._now_s += seconds
 
 
 class Counting:
