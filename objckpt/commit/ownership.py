@@ -134,7 +134,7 @@ def _take_over(
         raise QuorumError(f"run {plane.run}: its targets change faster than it can be claimed", hint="try again")
     first = first_version(version, epoch=epoch, rewind_to=rewind_to, fresh=fresh, lost=plane.without)
     # A creation that died is finished: its first version has to be everywhere.
-    return _start(plane, first, found, everywhere=(version.seq, version.entries) == (0, ()) and create)
+    return _start(plane, first, found, everywhere=found.unfinished)
 
 
 def _create(plane: ControlPlane, rewind_to: int | str | None) -> Ownership:

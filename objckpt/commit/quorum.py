@@ -53,6 +53,7 @@ class Reading:
         answered: Control targets that count.
         lost: Reason by domain, for domains that are lost.
         silent: Reason by domain, for domains that could not be asked.
+        unfinished: A creation died before its first version was everywhere.
     """
 
     version: CatalogVersion | None
@@ -60,6 +61,7 @@ class Reading:
     answered: frozenset[str]
     lost: Mapping[str, str]
     silent: Mapping[str, str]
+    unfinished: bool = False
 
     @property
     def newest_claim(self) -> ClaimName | None:
@@ -286,10 +288,13 @@ class ControlPlane:
         lost: dict[str, str] = {}
         silent: dict[str, str] = {}
         answered: set[str] = set()
+        unfinished = False
         for members in version.sets:
             counted = self._counted(members, answers)
             if creating and self._half_created(version, members, answers):
-                counted = frozenset(target.name for target in members.control)
+                everywhere = frozenset(target.name for target in members.control)
+                unfinished = counted != everywhere
+                counted = everywhere
             answered |= counted
             for target in members.control:
                 if target.name not in counted:
@@ -301,7 +306,14 @@ class ControlPlane:
             if len(counted) < need:
                 raise self._too_few("the catalog was read from", members, counted, need, {**lost, **silent})
         claims = frozenset(claim for name in answered for claim in answers[name].claims)
-        return Reading(version=version, claims=claims, answered=frozenset(answered), lost=lost, silent=silent)
+        return Reading(
+            version=version,
+            claims=claims,
+            answered=frozenset(answered),
+            lost=lost,
+            silent=silent,
+            unfinished=unfinished,
+        )
 
     def _nothing(self, answers: Mapping[str, ControlAnswer], problems: Mapping[str, str]) -> Reading:
         """No valid version anywhere: proven only if every domain has answered."""

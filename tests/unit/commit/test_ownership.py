@@ -88,6 +88,16 @@ def test_creating_twice_takes_over_what_is_there() -> None:
     assert steps(place) == [10]
 
 
+def test_a_run_without_checkpoints_is_taken_over_with_a_domain_down() -> None:
+    place = three()
+    begin(plane(place), create=True)
+    place.down("t2")
+    assert begin(plane(place), create=True).epoch.number == 2
+    place.up("t2")
+    place.spaces["t1"].destroy()
+    assert set(begin(plane(place), create=True).lost) == {"domain-b"}
+
+
 @pytest.mark.parametrize("domains", ["a", "ab", "abc", "abcd", "abcde", "aabbc"])
 def test_a_control_read_survives_as_many_lost_domains_as_promised(domains: str) -> None:
     place = Place(domains, data=1, parity=0)
