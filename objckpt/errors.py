@@ -35,7 +35,7 @@ class ObjckptError(Exception):
         return text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.hint, self.facts, self.__cause__)
+        return _rebuild, (type(self), self.message, self.hint, self.facts, _portable(self.__cause__))
 
 
 def _rebuild(
@@ -48,6 +48,17 @@ def _rebuild(
     error = kind(message, hint=hint, **facts)
     error.__cause__ = cause
     return error
+
+
+class ForeignError(Exception):
+    """Stands for another library's exception in a process that it was sent to: its name and text, nothing it held."""
+
+
+def _portable(cause: BaseException | None) -> BaseException | None:
+    # The SDKs' exceptions hold the request: its body, which cannot be pickled, and its credentials, which must not be.
+    if cause is None or isinstance(cause, (ObjckptError, ForeignError)):
+        return cause
+    return ForeignError(f"{type(cause).__name__}: {cause}")
 
 
 class InvalidInputError(ObjckptError, ValueError):

@@ -115,12 +115,12 @@ class GcsStore:
             headers={"Content-Type": f"multipart/related; boundary={boundary}"},
             sent_checksum=crc32c is not None,
         ) as answer:
-            stored = int(self._json(key, answer).get("size", -1))
+            stored = _size_of(self._json(key, answer))
             if stored != len(body):
                 raise UnavailableError(
                     "the store has another number of bytes than were sent",
                     sent=len(body),
-                    stored=stored,
+                    stored="not said" if stored is None else stored,
                     **self._facts(key),
                 )
 
@@ -141,7 +141,10 @@ class GcsStore:
 
     def head(self, key: str) -> ObjectInfo:
         with self._answer(key, "GET", self._url(key), query={"fields": "size"}) as answer:
-            return ObjectInfo(key=key, size=int(self._json(key, answer)["size"]))
+            size = _size_of(self._json(key, answer))
+        if size is None:
+            raise self._nonsense(key)
+        return ObjectInfo(key=key, size=size)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         query: dict[str, str | None] = {
@@ -155,11 +158,15 @@ class GcsStore:
                 page = self._json(prefix, answer)
             if page.get("kind") != "storage#objects":
                 raise UnavailableError("the answer is no listing", **self._facts(prefix))
-            for found in page.get("items", ()):
-                key = found["name"][len(self._prefix) :]
+            try:
+                found = [(str(each["name"]), int(each["size"])) for each in page.get("items", ())]
+            except (KeyError, TypeError, ValueError) as error:
+                raise self._nonsense(prefix) from error
+            for name, size in found:
+                key = name[len(self._prefix) :]
                 # startOffset includes the key itself; consoles leave an object named like the prefix.
                 if key and key != after:
-                    yield ObjectInfo(key=key, size=int(found["size"]))
+                    yield ObjectInfo(key=key, size=size)
             query["pageToken"] = page.get("nextPageToken")
             if not query["pageToken"]:
                 return
@@ -199,12 +206,15 @@ class GcsStore:
         try:
             content = answer.json()
         except ValueError as error:
-            raise UnavailableError(
-                "the answer makes no sense", hint="is this the endpoint of the JSON API?", **self._facts(key)
-            ) from error
+            raise self._nonsense(key) from error
         if not isinstance(content, dict):
-            raise UnavailableError("the answer makes no sense", **self._facts(key))
+            raise self._nonsense(key)
         return content
+
+    def _nonsense(self, key: str) -> UnavailableError:
+        return UnavailableError(
+            "the answer makes no sense", hint="is this the endpoint of the JSON API?", **self._facts(key)
+        )
 
     # Requests and errors
 
@@ -241,6 +251,8 @@ class GcsStore:
                 data=body,
                 headers={"Accept-Encoding": "identity"} | (headers or {}),
                 timeout=self._timeouts_s,
+                # With the session's own setting, REQUESTS_CA_BUNDLE of the environment would win.
+                verify=self._target.ca_bundle,
                 allow_redirects=False,
                 stream=True,
             ) as answer:
@@ -293,8 +305,7 @@ class GcsStore:
         session.mount("https://", adapter)
         session.mount("http://", adapter)
         session.headers["User-Agent"] = f"objckpt/{__version__}"
-        if self._target.ca_bundle is not None:
-            session.verify = self._target.ca_bundle
+        session.auth = _unchanged  # otherwise a password in ~/.netrc replaces the credentials
         return session
 
     def _credentials(self) -> Any:
@@ -307,6 +318,18 @@ class GcsStore:
             if endpoint is None:
                 raise
             return AnonymousCredentials()  # type: ignore[no-untyped-call]
+
+
+def _unchanged(request: Any) -> Any:
+    return request
+
+
+def _size_of(resource: dict[str, Any]) -> int | None:
+    """An object's size, which the JSON API writes as a string; None if there is none."""
+    try:
+        return int(resource["size"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _multipart(boundary: str, metadata: bytes, body: Body) -> Pieces:

@@ -16,6 +16,7 @@ _SLOWEST_PER_S = 1.0
 _RECOVERY_S = 60.0  # from nothing back to the rate at which throttling began
 _ONE_SIGNAL_S = 1.0  # refusals this close together are one burst, not many
 _WINDOW_S = 1.0
+_LONGEST_HOLD_S = 300.0  # however long a store asks: a wrong header must not stop a process for days
 
 
 class Pacer:
@@ -25,11 +26,16 @@ class Pacer:
         self._clock = clock
         self._states: PerProcess[_State] = PerProcess()
 
-    def reserve(self) -> float:
-        """Takes the next place in the queue and returns the seconds to wait for it."""
+    def reserve(self, *, by_s: float = float("inf")) -> float:
+        """Takes the next place in the queue and returns the seconds to wait for it.
+
+        Args:
+            by_s: On the clock's monotonic scale. A place that comes later is not taken: whoever gives up must
+                not hold back those who come after.
+        """
         state = self._states.get(_State)
         with state.lock:
-            return state.reserve(self._clock.monotonic_s())
+            return state.reserve(self._clock.monotonic_s(), by_s)
 
     def throttled(self, retry_after_s: float | None) -> None:
         """The target asked for a slower sender."""
@@ -60,8 +66,10 @@ class _State:
         self._raised_s = float("-inf")
         self._recent: deque[float] = deque()
 
-    def reserve(self, now_s: float) -> float:
+    def reserve(self, now_s: float, by_s: float) -> float:
         begin_s = max(now_s, self._next_s)
+        if begin_s > by_s:
+            return begin_s - now_s
         if self.rate_per_s is not None:
             self._next_s = begin_s + 1.0 / self.rate_per_s
         self._recent.append(now_s)
@@ -69,7 +77,7 @@ class _State:
         return begin_s - now_s
 
     def throttled(self, now_s: float, retry_after_s: float) -> None:
-        self._next_s = max(self._next_s, now_s + retry_after_s)
+        self._next_s = max(self._next_s, now_s + min(retry_after_s, _LONGEST_HOLD_S))
         if now_s - self._lowered_s < _ONE_SIGNAL_S:
             return
         self._forget(now_s)

@@ -232,7 +232,7 @@ class _Operation:
             self._damaged += 1
 
     def _paced(self, attempt: Callable[[], T]) -> T:
-        wait_s = self._pacer.reserve()
+        wait_s = self._pacer.reserve(by_s=self._deadline_s)
         if self._clock.monotonic_s() + wait_s > self._deadline_s:
             raise self._deadline_error()
         if wait_s > 0:

@@ -132,23 +132,18 @@ class S3Store:
         return self._head_by_reading(key, name)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
-        where = {"Prefix": self._prefix + prefix, "MaxKeys": self._page_size}
+        where: dict[str, Any] = {"Prefix": self._prefix + prefix, "MaxKeys": self._page_size}
         if after is not None:
             where["StartAfter"] = self._prefix + after
         while True:
-            with self._client(prefix) as client:
-                page = client.list_objects_v2(**where, **self._always)
-            if "IsTruncated" not in page:  # any XML passes for an empty listing, a login page too
-                raise UnavailableError("the answer is no listing", **self._facts(prefix))
-            for found in page.get("Contents", ()):
-                key = found["Key"][len(self._prefix) :]
+            found, token = self._page(prefix, where)
+            for name, size in found:
+                key = name[len(self._prefix) :]
                 if key:  # consoles leave an object named like the prefix itself
-                    yield ObjectInfo(key=key, size=int(found["Size"]))
-            if not page.get("IsTruncated"):
+                    yield ObjectInfo(key=key, size=size)
+            if token is None:
                 return
-            if not page.get("NextContinuationToken"):
-                raise UnavailableError("a listing breaks off without a way on", **self._facts(prefix))
-            where["ContinuationToken"] = page["NextContinuationToken"]
+            where["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:
         # One by one: batch deletes need checksums that several stores refuse, and hide errors in a 200.
@@ -165,6 +160,23 @@ class S3Store:
             connection.client.close()
 
     # Reading
+
+    def _page(self, prefix: str, where: dict[str, Any]) -> tuple[Sequence[tuple[str, int]], str | None]:
+        """Names and sizes on one page of a listing, and the way on to the next page."""
+        with self._client(prefix) as client:
+            try:
+                page = client.list_objects_v2(**where, **self._always)
+                found = [(str(each["Key"]), int(each["Size"])) for each in page.get("Contents", ())]
+            except BotoCoreError:
+                raise  # some of them are ValueErrors
+            except (KeyError, ValueError) as error:
+                raise UnavailableError("the answer is no listing", **self._facts(prefix)) from error
+        if "IsTruncated" not in page:  # any XML passes for an empty listing, a login page too
+            raise UnavailableError("the answer is no listing", **self._facts(prefix))
+        token = page.get("NextContinuationToken") if page["IsTruncated"] else None
+        if page["IsTruncated"] and not token:
+            raise UnavailableError("a listing breaks off without a way on", **self._facts(prefix))
+        return found, token
 
     @contextmanager
     def _body(self, key: str, byte_range: ByteRange | None) -> Iterator[tuple[Any, int | None]]:

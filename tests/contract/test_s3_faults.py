@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from objckpt.config import TargetConfig
 from objckpt.errors import (
@@ -307,8 +302,20 @@ def test_a_store_that_rejects_checksum_headers_gets_one_clear_hint() -> None:
         Answer(body=b"\x00\xff garbage"),
         Answer(body=b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"),
         Answer(body=b"<Error><Code>InternalError</Code><Message>late</Message></Error>"),
+        *(
+            Answer(
+                body=b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents>%b</Contents></ListBucketResult>"
+                % entry
+            )
+            for entry in (
+                b"",
+                b"<Size>1</Size>",
+                b"<Key>prefix/run/a</Key>",
+                b"<Key>prefix/run/a</Key><Size>many</Size>",
+            )
+        ),
     ],
-    ids=["portal", "cut", "garbage", "no-token", "late-error"],
+    ids=["portal", "cut", "garbage", "no-token", "late-error", "empty-entry", "no-key", "no-size", "no-number"],
 )
 def test_a_listing_that_makes_no_sense_is_an_error_and_never_an_empty_listing(answer: Answer) -> None:
     with StubServer(lambda _: answer) as server:
@@ -621,32 +628,6 @@ def test_a_request_that_the_sdk_points_elsewhere_is_not_sent() -> None:
             store.put("a", b"1")
         store.close()
     assert elsewhere.requests == []
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "certificate.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return str(folder / "certificate.pem"), str(folder / "key.pem")
 
 
 def test_over_tls_too_no_put_is_chunked_or_trailed(certificate: tuple[str, str]) -> None:
