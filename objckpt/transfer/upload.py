@@ -89,6 +89,7 @@ class Uploader:
         }
         self._lock = threading.Lock()
         self._given_up: dict[str, str] = dict.fromkeys(unavailable, "lost domain")
+        self._causes: dict[str, StoreError] = {}
 
     def upload(
         self, shard_id: ShardId, *, name: str, kind: str, sources: Sequence[Source], index: tuple[Chunk, ...]
@@ -191,7 +192,6 @@ class Uploader:
                 self._stores[target].put(keys.fragment_key(stripe.shard, stripe.number, index), body, crc32c=checksum)
             except StoreError as error:
                 reason = self._give_up(target, error)
-                stripe.causes.append(error)
         if reason is not None:
             stripe.reasons[target] = reason
             self._targets.observer.on_event(
@@ -214,6 +214,7 @@ class Uploader:
         with self._lock:
             first = target not in self._given_up
             self._given_up.setdefault(target, reason)
+            self._causes.setdefault(target, error)
         if first:
             self._targets.observer.on_event(TargetGivenUp(target=target, reason=reason, while_doing="save"))
         return reason
@@ -240,7 +241,7 @@ class Uploader:
             f" and to survive {self._min_tolerance} lost domains: stored={len(stored)} failed={failed} ({reasons})",
             hint="bring the failed targets back, or lower write.min_tolerance; nothing was committed",
         )
-        error.__cause__ = stripe.causes[0] if stripe.causes else None
+        error.__cause__ = next((self._causes[t] for t in sorted(stripe.reasons) if t in self._causes), None)
         stripe.job.fail(error)
 
 
@@ -300,7 +301,6 @@ class _StripeUpload:
     bodies: list[bytearray | memoryview] = field(default_factory=list)
     fragments: dict[int, Fragment] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    causes: list[StoreError] = field(default_factory=list)
     borrowed: list[bytearray] = field(default_factory=list)
 
     def cut(self, stream: _Stream, start: int, index: int, size: int) -> bytearray | memoryview:
