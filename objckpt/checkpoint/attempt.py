@@ -17,8 +17,9 @@ import msgspec
 
 from objckpt.coding.geometry import Code, stripe_code
 from objckpt.commit.catalog import commit_version
+from objckpt.commit.counting import Reading
 from objckpt.commit.ownership import Ownership
-from objckpt.commit.quorum import ControlPlane, Reading
+from objckpt.commit.quorum import ControlPlane
 from objckpt.commit.versions import at_step, step_exists, with_commit
 from objckpt.errors import InvalidInputError, QuorumError
 from objckpt.format import keys

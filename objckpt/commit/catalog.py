@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from objckpt.commit.counting import Reading
 from objckpt.commit.ownership import check_claims, run_not_found
-from objckpt.commit.quorum import ControlPlane, Reading
+from objckpt.commit.quorum import ControlPlane
 from objckpt.errors import ConflictError, FencedError, IndeterminateError, QuorumError
 from objckpt.format.keys import Epoch, VersionName, digest16
 from objckpt.format.manifest import CatalogVersion, encode

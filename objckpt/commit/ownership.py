@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import msgspec
 
 from objckpt.commit.control import read_markers
-from objckpt.commit.quorum import ControlPlane, Reading
+from objckpt.commit.counting import Reading
+from objckpt.commit.quorum import ControlPlane
 from objckpt.commit.versions import empty_version, first_version
 from objckpt.errors import FencedError, InvalidInputError, NotFoundError, ObjckptError, QuorumError
 from objckpt.format import keys

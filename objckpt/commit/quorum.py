@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from objckpt.commit.control import ControlAnswer, ask
+from objckpt.commit.counting import Reading, counted, half_created, newest, proven_empty, why_not
 from objckpt.errors import (
     BucketNotFoundError,
     ChecksumError,
@@ -27,7 +28,6 @@ from objckpt.errors import (
     StoreError,
 )
 from objckpt.format import keys
-from objckpt.format.keys import ClaimName, VersionName
 from objckpt.format.manifest import CatalogVersion, Marker, TargetInForce, TargetSet, sha256
 from objckpt.store.retry import RetryingStore
 from objckpt.telemetry import DomainLost
@@ -41,31 +41,6 @@ STRAGGLER_S = 5.0
 
 SUSPECT_DEADLINE_S = 10.0
 """A domain that was late or unreachable before is retried for this long only, until it answers again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What a quorum of domains says.
-
-    Attributes:
-        version: The newest version; None only where every domain has answered and has none.
-        claims: All claims seen, by their names.
-        answered: Control targets that count.
-        lost: Reason by domain, for domains that are lost.
-        silent: Reason by domain, for domains that could not be asked.
-        unfinished: A creation died before its first version was everywhere.
-    """
-
-    version: CatalogVersion | None
-    claims: frozenset[ClaimName]
-    answered: frozenset[str]
-    lost: Mapping[str, str]
-    silent: Mapping[str, str]
-    unfinished: bool = False
-
-    @property
-    def newest_claim(self) -> ClaimName | None:
-        return max(self.claims, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +90,7 @@ class ControlPlane:
         version: CatalogVersion | None = None
         while missing := wanted - set(answers):
             answers = answers | self._ask_all(missing, answers)
-            version = self._newest(answers.values())
+            version = newest(answers.values(), self.run)
             if version is None:
                 break
             self._compare(version)
@@ -233,10 +208,10 @@ class ControlPlane:
         return {**self.__dict__, "_suspects": set(self._suspects)}
 
     def _enough(self, answers: Mapping[str, ControlAnswer]) -> bool:
-        version = self._newest(answers.values())
+        version = newest(answers.values(), self.run)
         if version is None:
             return False
-        return all(len(self._counted(members, answers)) >= self._read_quorum(members) for members in version.sets)
+        return all(len(counted(members, answers, self.run)) >= self._read_quorum(members) for members in version.sets)
 
     def _ask_all(self, names: set[str], before: Mapping[str, ControlAnswer]) -> dict[str, ControlAnswer]:
         domains = {target.name: target.domain for target in self.targets.config.targets}
@@ -249,62 +224,29 @@ class ControlPlane:
         problems = {**failures, **given_up}
         return done | {name: ControlAnswer(target=name, problem=reason) for name, reason in problems.items()}
 
-    def _newest(self, answers: Iterable[ControlAnswer]) -> CatalogVersion | None:
-        """The newest version that comes from a domain which that very version lists."""
-        found = [answer for answer in answers if answer.version is not None and answer.name is not None]
-        found.sort(key=lambda answer: _name(answer), reverse=True)
-        for answer in found:
-            version = answer.version
-            assert version is not None
-            for members in version.sets:
-                for target in members.control:
-                    if target.name == answer.target and not target.lost and _marked(target, answer, self.run):
-                        return version
-        return None
-
-    def _counted(self, members: TargetSet, answers: Mapping[str, ControlAnswer]) -> frozenset[str]:
-        return frozenset(
-            target.name
-            for target in members.control
-            if not target.lost
-            and (answer := answers.get(target.name)) is not None
-            and answer.problem is None
-            and answer.version is not None
-            and _marked(target, answer, self.run)
-        )
-
-    def _half_created(self, version: CatalogVersion, members: TargetSet, answers: Mapping[str, ControlAnswer]) -> bool:
-        return (version.seq, version.entries) == (0, ()) and all(
-            (answer := answers.get(target.name)) is not None
-            and answer.problem is None
-            and _marked(target, answer, self.run)
-            for target in members.control
-        )
-
     def _count(self, version: CatalogVersion | None, answers: Mapping[str, ControlAnswer], creating: bool) -> Reading:
-        problems = {name: answer.problem for name, answer in answers.items() if answer.problem is not None}
         if version is None:
-            return self._nothing(answers, problems)
+            return proven_empty(answers, self.run)
         lost: dict[str, str] = {}
         silent: dict[str, str] = {}
         answered: set[str] = set()
         unfinished = False
         for members in version.sets:
-            counted = self._counted(members, answers)
-            if creating and self._half_created(version, members, answers):
+            counting = counted(members, answers, self.run)
+            if creating and half_created(version, members, answers, self.run):
                 everywhere = frozenset(target.name for target in members.control)
-                unfinished = counted != everywhere
-                counted = everywhere
-            answered |= counted
+                unfinished = counting != everywhere
+                counting = everywhere
+            answered |= counting
             for target in members.control:
-                if target.name not in counted:
-                    reason, is_lost = self._why(target, answers.get(target.name))
+                if target.name not in counting:
+                    reason, is_lost = why_not(target, answers.get(target.name), run=self.run, without=self.without)
                     (lost if is_lost else silent)[target.domain] = reason
                     if is_lost:
                         self._report_lost(target, reason)
             need = self._read_quorum(members)
-            if len(counted) < need:
-                raise self._too_few("the catalog was read from", members, counted, need, {**lost, **silent})
+            if len(counting) < need:
+                raise self._too_few("the catalog was read from", members, counting, need, {**lost, **silent})
         claims = frozenset(claim for name in answered for claim in answers[name].claims)
         return Reading(
             version=version,
@@ -314,36 +256,6 @@ class ControlPlane:
             silent=silent,
             unfinished=unfinished,
         )
-
-    def _nothing(self, answers: Mapping[str, ControlAnswer], problems: Mapping[str, str]) -> Reading:
-        """No valid version anywhere: proven only if every domain has answered."""
-        absent = {name for name, answer in answers.items() if answer.place_is_missing}
-        silent = {name: reason for name, reason in problems.items() if name not in absent}
-        strange = [answer.target for answer in answers.values() if answer.version is not None]
-        if silent or strange:
-            reasons = dict(silent) | dict.fromkeys(strange, "has versions, but not the marker they list")
-            raise QuorumError(
-                f"run {self.run}: no domain shows a valid catalog, and not all have answered: "
-                + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()),
-                hint="bring the named targets back; nothing can be said about the run without them",
-            )
-        claims = frozenset(claim for answer in answers.values() for claim in answer.claims)
-        return Reading(version=None, claims=claims, answered=frozenset(set(answers) - absent), lost={}, silent={})
-
-    def _why(self, target: TargetInForce, answer: ControlAnswer | None) -> tuple[str, bool]:
-        if target.domain in self.without:
-            return "given up by name", True
-        if target.lost:
-            return "listed as lost; it has to be replaced", True
-        if answer is None:
-            return "was not asked", False
-        if answer.place_is_missing:
-            return answer.problem or "the place does not exist", True
-        if answer.problem is not None:
-            return answer.problem, False
-        if not _marked(target, answer, self.run):
-            return "its marker is missing or foreign", True
-        return "it has its marker but no catalog", True
 
     def _report_lost(self, target: TargetInForce, reason: str) -> None:
         if target.domain not in self._reported:
@@ -434,13 +346,3 @@ class ControlPlane:
                     self._suspects.add(tasks[task])
                 break
         return done, failures
-
-
-def _marked(target: TargetInForce, answer: ControlAnswer, run: str) -> bool:
-    marker = answer.markers.get(target.instance)
-    return marker is not None and (marker.run, marker.target, marker.domain) == (run, target.name, target.domain)
-
-
-def _name(answer: ControlAnswer) -> VersionName:
-    assert answer.name is not None
-    return answer.name

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from objckpt.coding.checksum import crc32c
-from objckpt.commit.quorum import ControlPlane, Reading
+from objckpt.commit.counting import Reading
+from objckpt.commit.quorum import ControlPlane
 from objckpt.config import Promise, promise
 from objckpt.errors import CorruptUploadError, ObjckptError, ObjectExistsError, ObjectNotFoundError
 from objckpt.format import keys

@@ -18,8 +18,9 @@ import pytest
 
 from objckpt.checkpoint.attempt import SaveAttempt
 from objckpt.commit import versions
+from objckpt.commit.counting import Reading
 from objckpt.commit.ownership import Ownership, begin
-from objckpt.commit.quorum import ControlPlane, Holders, Reading
+from objckpt.commit.quorum import ControlPlane, Holders
 from objckpt.errors import (
     ConflictError,
     FencedError,
