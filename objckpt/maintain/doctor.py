@@ -11,9 +11,12 @@ from objckpt.commit.quorum import ControlPlane
 from objckpt.config import Promise, promise
 from objckpt.errors import CorruptUploadError, ObjckptError, ObjectExistsError, ObjectNotFoundError
 from objckpt.format import keys
+from objckpt.seams import Clock
 from objckpt.store.port import ByteRange, ObjectStore, PutMode
 
 BODY = bytes(range(256)) * 16
+CLOCK_TOLERANCE_S = 60.0
+"""Clouds refuse requests that were signed some five to fifteen minutes off; this is the time to look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ def examine(plane: ControlPlane) -> DoctorReport:
                 domain=target.domain,
                 url=target.url,
                 witness=not target.fragments,
-                probes=_probe(store, key),
+                probes=_probe(store, key, plane.targets.seams.clock),
             )
         )
     promised = promise(config)
@@ -106,7 +109,7 @@ def _left(plane: ControlPlane, found: Reading) -> int | None:
     )
 
 
-def _probe(store: ObjectStore, key: str) -> tuple[Probe, ...]:
+def _probe(store: ObjectStore, key: str, clock: Clock) -> tuple[Probe, ...]:
     probes: list[Probe] = []
 
     def ask(name: str, question: Callable[[], str | None]) -> bool:
@@ -125,6 +128,7 @@ def _probe(store: ObjectStore, key: str) -> tuple[Probe, ...]:
         ask("list", lambda: _same([info.key for info in store.list(key)], [key]))
         ask("create-if-absent", lambda: _refuses_second_create(store, key))
         ask("checksum", lambda: _refuses_wrong_checksum(store, key + "-damaged"))
+        ask("clock", lambda: _tells_the_time(store, clock))
         ask("delete", lambda: _deletes(store, key))
     return tuple(probes)
 
@@ -153,6 +157,14 @@ def _refuses_wrong_checksum(store: ObjectStore, key: str) -> str | None:
         raise
     store.delete(key)
     return "the store takes damaged bytes; they are found when they are read"
+
+
+def _tells_the_time(store: ObjectStore, clock: Clock) -> str | None:
+    server_s = store.server_time_s()
+    if server_s is None or abs(clock.now_s() - server_s) <= CLOCK_TOLERANCE_S:
+        return None
+    ahead_s = clock.now_s() - server_s
+    return f"this machine's clock is {abs(ahead_s):.0f} s {'ahead' if ahead_s > 0 else 'behind'}: set it"
 
 
 def _deletes(store: ObjectStore, key: str) -> str | None:

@@ -36,7 +36,7 @@ from objckpt.errors import (
 )
 from objckpt.seams import Seams
 from objckpt.store import gcserrors
-from objckpt.store.http import Pieces, check_part, full_key, receive, receive_into
+from objckpt.store.http import Pieces, check_part, full_key, http_date_s, receive, receive_into
 from objckpt.store.perprocess import PerProcess
 from objckpt.store.port import Body, ByteRange, Capabilities, ObjectInfo, PutMode, check_inside
 from objckpt.version import __version__
@@ -177,6 +177,11 @@ class GcsStore:
                 return
         except ObjectNotFoundError:
             return
+
+    def server_time_s(self) -> float | None:
+        query: dict[str, str | None] = {"prefix": self._prefix, "maxResults": "1", "fields": "kind"}
+        with self._answer("", "GET", self._objects_url, query=query) as answer:
+            return http_date_s(answer.headers.get("Date"))
 
     def close(self) -> None:
         session = self._sessions.take()

@@ -91,5 +91,8 @@ class LimitingStore:
     def delete(self, key: str) -> None:
         self._inner.delete(key)
 
+    def server_time_s(self) -> float | None:
+        return self._inner.server_time_s()
+
     def close(self) -> None:
         self._inner.close()

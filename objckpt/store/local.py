@@ -127,6 +127,9 @@ class LocalStore:
                 return
             prune_folders(os.path.dirname(path), below=self._root)
 
+    def server_time_s(self) -> float | None:
+        return None
+
     def close(self) -> None:
         return None
 

@@ -195,6 +195,9 @@ class MemoryStore:
         self._space.remove(self._prefix + key)
         self._fault("delete", key, "after")
 
+    def server_time_s(self) -> float | None:
+        return None
+
     def close(self) -> None:
         return None
 

@@ -75,6 +75,9 @@ class ObservingStore:
         with self._observed("delete", key):
             self._inner.delete(key)
 
+    def server_time_s(self) -> float | None:
+        return self._inner.server_time_s()
+
     def close(self) -> None:
         self._inner.close()
 

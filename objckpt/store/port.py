@@ -141,6 +141,13 @@ class ObjectStore(Protocol):
         """Deletes an object; one that is already gone is success."""
         ...
 
+    def server_time_s(self) -> float | None:
+        """The server's clock, in whole seconds since the Unix epoch; None where it is this machine's, or not told.
+
+        For people: signed requests fail when clocks differ too much. Nothing else depends on it (I8).
+        """
+        ...
+
     def close(self) -> None:
         """Releases clients and sockets; the store may be used again, which reopens them."""
         ...

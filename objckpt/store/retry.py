@@ -168,6 +168,9 @@ class RetryingStore:
     def delete(self, key: str) -> None:
         _Operation(self, "delete", key).run(lambda: self._inner.delete(key))
 
+    def server_time_s(self) -> float | None:
+        return _Operation(self, "list", "").run(self._inner.server_time_s)
+
     def close(self) -> None:
         self._inner.close()
 

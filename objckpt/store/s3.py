@@ -30,7 +30,7 @@ from objckpt.config import TargetConfig
 from objckpt.errors import CapabilityError, InvalidInputError, UnavailableError
 from objckpt.seams import Seams
 from objckpt.store import s3errors
-from objckpt.store.http import Pieces, check_part, full_key, receive, receive_into
+from objckpt.store.http import Pieces, check_part, full_key, http_date_s, receive, receive_into
 from objckpt.store.perprocess import PerProcess
 from objckpt.store.port import Body, ByteRange, Capabilities, ObjectInfo, PutMode, check_inside
 from objckpt.version import __version__
@@ -153,6 +153,11 @@ class S3Store:
             except ClientError as error:
                 if error.response.get("Error", {}).get("Code") != "NoSuchKey":
                     raise
+
+    def server_time_s(self) -> float | None:
+        with self._client("") as client:
+            answer = client.list_objects_v2(Prefix=self._prefix, MaxKeys=1, **self._always)
+        return http_date_s(answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date"))
 
     def close(self) -> None:
         connection = self._connections.take()
