@@ -339,7 +339,11 @@ def _from_urls(sources: Sequence[object], run: str | None, *, key: str) -> Store
 
 
 def _source_flaw(url: object) -> str | None:
-    return url_flaw(url) if isinstance(url, str) else f"is {url!r}: allowed is a URL or a path"
+    if not isinstance(url, str):
+        return f"is {url!r}: allowed is a URL or a path"
+    if _names_a_file(url):
+        return f"is {url!r}, which is a file: allowed in a list are URLs and directories; give a TOML file alone"
+    return url_flaw(url)
 
 
 def _common_run(keys: Sequence[str], places: Sequence[Place]) -> tuple[str, list[Place]]:

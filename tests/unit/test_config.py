@@ -147,6 +147,11 @@ class TestSources:
             ("", None, "source is '': allowed are s3://bucket/prefix"),
             (5, None, "source is 5: allowed are a TOML file, a URL, a list of URLs, a StoreConfig"),
             (["s3://a/r", 5], None, "source[1] is 5: allowed is a URL or a path"),
+            (
+                ["s3://a/r", "etc/r.toml"],
+                None,
+                "source[1] is 'etc/r.toml', which is a file: allowed in a list are URLs",
+            ),
             ("gcs://b/r", None, "source is 'gcs://b/r': did you mean gs://?"),
             ("fil:///b/r", None, "source is 'fil:///b/r': did you mean file://?"),
             ("S3://b/r", None, "source is 'S3://b/r': did you mean s3://?"),
