@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # A Ceph cluster of one monitor, one manager, one OSD and a RADOS gateway, on the loopback interface, without systemd.
-# Debian's packages are installed if they are missing, so this needs root.
+# Debian's packages are installed if they are missing, for which it has to be root.
 #
 #   ROOT=/some/folder RGW_PORT=7480 MON_PORT=16789 S3_KEY=.. S3_SECRET=.. localstack/ceph-rgw.sh foreground
 #
-# It stays in the foreground and stops every daemon, by process id, when it is told to end (SIGTERM, SIGINT).
+# It stays in the foreground and stops every daemon, by process id, when it is told to end (SIGTERM, SIGINT); the
+# kernel kills the daemons when it is killed itself. On a folder that has a cluster it starts that one again.
 set -euo pipefail
 
 ROOT=${ROOT:?a folder for the cluster} RGW_PORT=${RGW_PORT:?} MON_PORT=${MON_PORT:?}
 S3_KEY=${S3_KEY:?} S3_SECRET=${S3_SECRET:?}
 OSD_BYTES=${OSD_BYTES:-4294967296}
 export CEPH_CONF=$ROOT/ceph.conf
+made=$ROOT/made # its cluster's id and monitor's port, once there is one
 daemons=()
 
 stop() {
@@ -24,7 +26,7 @@ stop() {
 trap stop EXIT
 trap 'exit 0' TERM INT
 
-daemon() { "$@" >>"$ROOT/log/${1##*/}.out" 2>&1 </dev/null & daemons+=($!); }
+daemon() { setpriv --pdeathsig KILL "$@" >>"$ROOT/log/$1.out" 2>&1 </dev/null & daemons+=($!); }
 
 until_true() { # seconds, command: polls
   local tries=$(($1 * 20)); shift
@@ -32,24 +34,21 @@ until_true() { # seconds, command: polls
   echo "gave up on: $*" >&2; return 1
 }
 
-if ! command -v radosgw >/dev/null || ! command -v ceph-osd >/dev/null; then
+install_packages() {
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
     ceph-mon ceph-mgr ceph-osd radosgw ceph-common >/dev/null
-fi
+}
 
-mkdir -p "$ROOT"/{run,log,mon,mgr,osd}
-fsid=$(cat /proc/sys/kernel/random/uuid)
-cat >"$CEPH_CONF" <<C
+write_configuration() { # the cluster's id
+  cat >"$CEPH_CONF" <<C
 [global]
-fsid = $fsid
+fsid = $1
 mon_host = v2:127.0.0.1:$MON_PORT/0
 public_addr = 127.0.0.1
 cluster_addr = 127.0.0.1
 ms_bind_ipv6 = false
 ms_bind_msgr1 = false
-ms_bind_port_min = $((MON_PORT + 11))
-ms_bind_port_max = $((MON_PORT + 110))
 auth_cluster_required = none
 auth_service_required = none
 auth_client_required = none
@@ -77,6 +76,7 @@ mon_allow_pool_size_one = true
 mon_max_pg_per_osd = 1000
 mon_data_avail_warn = 2
 mon_data_avail_crit = 1
+# Each new pool would wait a second for the monitor's next proposal.
 paxos_propose_interval = 0.05
 paxos_min_wait = 0.01
 mgr_initial_modules = iostat
@@ -92,26 +92,62 @@ rgw_dns_name = localhost
 rgw_rados_pool_pg_num_min = 1
 rgw_relaxed_region_enforcement = true
 C
+}
 
-start() {
+create() {
+  local fsid osd
+  fsid=$(cat /proc/sys/kernel/random/uuid) osd=$(cat /proc/sys/kernel/random/uuid)
+  rm -rf "${ROOT:?}"/{mon,mgr,osd} # what a start that was cut short has left
+  mkdir -p "$ROOT"/{run,log,mon/a,mgr/x,osd/0}
+  write_configuration "$fsid"
   ceph-authtool --create-keyring "$ROOT/keyring" --gen-key -n mon. --cap mon 'allow *'
   ceph-authtool "$ROOT/keyring" --gen-key -n client.admin --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
   monmaptool --create --clobber --enable-all-features --fsid "$fsid" --addv a "[v2:127.0.0.1:$MON_PORT/0]" "$ROOT/monmap"
-  mkdir -p "$ROOT"/{mon/a,mgr/x,osd/0}
   ceph-mon --mkfs -i a --monmap "$ROOT/monmap" --keyring "$ROOT/keyring"
-  daemon ceph-mon -f -i a
-  until_true 30 ceph --connect-timeout 2 -s
-  daemon ceph-mgr -f -i x
-  local osd; osd=$(cat /proc/sys/kernel/random/uuid)
+  start_monitor
   ceph osd new "$osd" 0
   ceph-osd --mkfs -i 0 --osd-uuid "$osd"
-  daemon ceph-osd -f -i 0
-  until_true 30 sh -c "ceph osd stat -f json | grep -q '\"num_up_osds\":1[,}]'"
+  start_daemons
   radosgw-admin user create --uid=test --display-name=test --access-key="$S3_KEY" --secret-key="$S3_SECRET"
-  daemon radosgw -f -n client.rgw
+  echo "$fsid $MON_PORT" >"$made"
+}
+
+start_again() {
+  local fsid
+  read -r fsid MON_PORT <"$made" # the monitor's address is in its own map
+  rm -f "$ROOT"/run/*
+  write_configuration "$fsid"
+  start_monitor
+  start_daemons
+}
+
+start_monitor() {
+  daemon ceph-mon -f -i a
+  until_true 30 ceph --connect-timeout 2 -s
+}
+
+start_daemons() {
+  daemon ceph-mgr -f -i x
+  local before; before=$(osd_epoch)
+  daemon ceph-osd -f -i 0
+  # A killed OSD counts as up until it says again, in a newer map, where it is.
+  until_true 30 osd_is_up_since "$before"
+}
+
+osd_epoch() { ceph osd dump -f json | grep -o '"up_from":[0-9]*' | grep -o '[0-9]*$' || echo 0; }
+
+osd_is_up_since() { # the epoch before
+  ceph osd stat -f json | grep -q '"num_up_osds":1[,}]' && [ "$(osd_epoch)" -gt "$1" ]
 }
 
 case ${1:-} in
-  foreground) start >>"$ROOT/log/start.out"; wait -n ;;
+  foreground) ;;
   *) echo "usage: $0 foreground" >&2; exit 2 ;;
 esac
+command -v radosgw >/dev/null && command -v ceph-osd >/dev/null || install_packages
+mkdir -p "$ROOT/log"
+if [ -s "$made" ]; then start_again; else create; fi >>"$ROOT/log/start.out"
+daemon radosgw -f -n client.rgw
+wait -n # for whichever daemon ends first; none of them should
+echo "a daemon ended: see $ROOT/log" >&2
+exit 1

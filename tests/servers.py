@@ -5,29 +5,18 @@ A server that is not installed or does not come up fails the tests that need it,
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-
-def _load() -> ModuleType:
-    path = Path(__file__).resolve().parent.parent / "localstack" / "servers.py"
-    spec = importlib.util.spec_from_file_location("objckpt_test_servers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-servers = _load()
+# The servers' own code is no package: it is run as a script by people who have only its folder in mind.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "localstack"))
+servers = importlib.import_module("servers")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import google_crc32c
@@ -16,6 +17,7 @@ from objckpt.errors import (
     InvalidInputError,
     ObjectExistsError,
     ObjectNotFoundError,
+    UnavailableError,
 )
 from objckpt.seams import SystemClock, SystemRandom
 from objckpt.store.port import ByteRange, ObjectInfo, ObjectStore, PutMode
@@ -95,15 +97,26 @@ def test_an_empty_range_is_no_bytes(site: Site, store: ObjectStore, at: int) -> 
     store.get_into("ranged", at, [memoryview(bytearray())])
 
 
+def answered(ask: Callable[[], object]) -> None:
+    """Asks again when a connection that was kept open is found closed: servers close some after a refusal."""
+    for _ in range(5):
+        try:
+            ask()
+        except UnavailableError:
+            continue
+        return
+    pytest.fail("no answer to any of five requests")
+
+
 @pytest.mark.parametrize(("start", "stop"), [(0, 11), (9, 11), (10, 11), (11, 11), (500, 600)])
 def test_a_range_past_the_end_is_an_error_and_never_short_bytes(
     site: Site, store: ObjectStore, start: int, stop: int
 ) -> None:
     site.raw_put("ranged", b"0123456789")
     with pytest.raises(FormatError):
-        store.get("ranged", ByteRange(start, stop))
+        answered(lambda: store.get("ranged", ByteRange(start, stop)))
     with pytest.raises(FormatError):
-        store.get_into("ranged", start, [memoryview(bytearray(stop - start))])
+        answered(lambda: store.get_into("ranged", start, [memoryview(bytearray(stop - start))]))
 
 
 def test_a_range_of_an_empty_object_is_an_error(site: Site, store: ObjectStore) -> None:
