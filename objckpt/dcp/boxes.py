@@ -13,7 +13,7 @@ import torch
 
 from objckpt.checkpoint.reading import Checkpoint
 from objckpt.coding.geometry import BLOCK_SIZE
-from objckpt.dcp.tensors import memory_of
+from objckpt.dcp.tensors import copy_bits, memory_of
 from objckpt.transfer.download import Piece
 from objckpt.units import MiB
 
@@ -88,7 +88,7 @@ class BoxReader:
     def _copy(self, batch: list[tuple[_Run, torch.Tensor, Piece]]) -> None:
         self._checkpoint.read(self._shard, [piece for _, _, piece in batch])
         for run, scratch, _ in batch:
-            run.target.copy_(scratch[run.part] if run.part else scratch)
+            copy_bits(run.target, scratch[run.part] if run.part else scratch)
 
 
 def _runs(box: Box) -> Iterator[_Run]:

@@ -6,9 +6,10 @@ others hold entries by key, a part of the keys each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -32,8 +33,13 @@ _LAYOUTS = {"strided": torch.strided}
 _MEMORY_FORMATS = {
     "contiguous_format": torch.contiguous_format,
     "channels_last": torch.channels_last,
+    "channels_last_3d": torch.channels_last_3d,
     "preserve_format": torch.preserve_format,
 }
+
+
+# Within what torch counts with: its own products wrap around beyond that.
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +58,16 @@ class _Whole(msgspec.Struct, kw_only=True):
 
 
 class _Chunk(msgspec.Struct, kw_only=True, array_like=True):
-    offsets: list[int]
-    sizes: list[int]
-    shard: int
-    start: int
-    stop: int
+    offsets: list[_Size]
+    sizes: list[_Size]
+    shard: _Size
+    start: _Size
+    stop: _Size
 
 
 class _Tensor(msgspec.Struct, kw_only=True, tag="tensor", tag_field="kind"):
     dtype: str
-    size: list[int]
+    size: list[_Size]
     chunks: list[_Chunk]
     layout: str = "strided"
     memory_format: str = "contiguous_format"
@@ -70,9 +76,9 @@ class _Tensor(msgspec.Struct, kw_only=True, tag="tensor", tag_field="kind"):
 
 
 class _Object(msgspec.Struct, kw_only=True, tag="object", tag_field="kind"):
-    shard: int
-    start: int
-    stop: int
+    shard: _Size
+    start: _Size
+    stop: _Size
 
 
 def encode_metadata(metadata: Metadata, locations: Mapping[MetadataIndex, Location]) -> list[bytes]:
@@ -82,7 +88,8 @@ def encode_metadata(metadata: Metadata, locations: Mapping[MetadataIndex, Locati
         locations: Where each chunk (by key and offset) and each object (by key) is.
 
     Raises:
-        InvalidInputError: Something that was planned was not written, or the planner's data are not plain.
+        InvalidInputError: Something that was planned was not written, the plan leaves parts of a tensor out, or
+            the planner's data are not plain.
     """
     shards = sorted({location.shard for location in locations.values()})
     numbers = {name: number for number, name in enumerate(shards)}
@@ -132,18 +139,24 @@ def decode_metadata(parts: Sequence[bytes], lengths: Mapping[str, int]) -> Metad
         raise FormatError(f"DCP metadata of version {whole.version}", hint="use a newer release of objckpt")
     state: dict[str, Any] = {}
     storage: dict[MetadataIndex, Location] = {}
+    promised = 0
     for fqn, entry in entries.items():
         if isinstance(entry, _Object):
-            storage[MetadataIndex(fqn)] = _location(fqn, entry, whole.shards, lengths)
+            location = storage[MetadataIndex(fqn)] = _location(fqn, entry, whole.shards, lengths)
             state[fqn] = BytesStorageMetadata()
+            promised += location.stop - location.start
             continue
         state[fqn] = _tensor(fqn, entry)
         for number, chunk in enumerate(entry.chunks):
             location = _location(fqn, chunk, whole.shards, lengths)
-            planned = torch.Size(chunk.sizes).numel() * state[fqn].properties.dtype.itemsize
+            planned = math.prod(chunk.sizes) * state[fqn].properties.dtype.itemsize
             if location.stop - location.start != planned:
                 raise FormatError(f"{fqn!r} has {location.stop - location.start} bytes where {planned} belong")
             storage[MetadataIndex(fqn, torch.Size(chunk.offsets), number)] = location
+            promised += planned
+    if promised > sum(lengths.values()):
+        # The same bytes named many times: each range exists, the memory that a loader would allocate does not.
+        raise FormatError(f"the entries say {promised} bytes, the shards have {sum(lengths.values())}")
     return Metadata(state_dict_metadata=state, planner_data=planner, storage_data=storage)
 
 
@@ -172,6 +185,13 @@ def _entry(
                 start=found.start, stop=found.stop,
             )
         )  # fmt: skip
+    left_out = math.prod(entry.size) - sum(math.prod(chunk.sizes) for chunk in entry.chunks)
+    if left_out > 0:
+        # With one rank, torch does not compare; what is committed has to be loadable.
+        raise InvalidInputError(
+            f"the plan leaves out {left_out} elements of {fqn!r}, which is {list(entry.size)}",
+            hint="save on all ranks that hold a part of it, in one process group",
+        )
     properties = entry.properties
     return _Tensor(
         dtype=dtype_name(properties.dtype),
@@ -193,13 +213,12 @@ def _tensor(fqn: str, entry: _Tensor) -> TensorStorageMetadata:
     dimensions = len(entry.size)
     for chunk in entry.chunks:
         inside = len(chunk.offsets) == len(chunk.sizes) == dimensions and all(
-            offset >= 0 and size >= 0 and offset + size <= whole
-            for offset, size, whole in zip(chunk.offsets, chunk.sizes, entry.size, strict=True)
+            offset + size <= whole for offset, size, whole in zip(chunk.offsets, chunk.sizes, entry.size, strict=True)
         )
         if not inside:
             raise FormatError(f"{fqn!r} has a chunk {chunk.offsets}+{chunk.sizes} outside of {entry.size}")
-    covered = sum(torch.Size(chunk.sizes).numel() for chunk in entry.chunks)
-    if min(entry.size, default=0) < 0 or torch.Size(entry.size).numel() > covered:
+    covered = sum(math.prod(chunk.sizes) for chunk in entry.chunks)
+    if math.prod(entry.size) > covered:
         # A loader allocates what the size says: it may not say more than is stored.
         raise FormatError(f"{fqn!r} says that it is {entry.size}, but {covered} elements are stored")
     properties = TensorProperties(
@@ -220,8 +239,8 @@ def _tensor(fqn: str, entry: _Tensor) -> TensorStorageMetadata:
 
 
 def _location(fqn: str, entry: _Chunk | _Object, shards: list[str], lengths: Mapping[str, int]) -> Location:
-    name = shards[entry.shard] if 0 <= entry.shard < len(shards) else ""
-    if not 0 <= entry.start <= entry.stop <= lengths.get(name, -1):
+    name = shards[entry.shard] if entry.shard < len(shards) else ""
+    if not entry.start <= entry.stop <= lengths.get(name, -1):
         raise FormatError(f"{fqn!r} lies at [{entry.start}, {entry.stop}) of shard {name!r}, which is not there")
     return Location(name, entry.start, entry.stop)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,12 @@ from objckpt.dcp.metadata import Location, decode_metadata
 from objckpt.dcp.tensors import dtype_name
 from objckpt.dcp.writer import FRONT
 from objckpt.errors import FormatError, InvalidInputError, MismatchError, ObjckptError, UnsafeObjectError
+
+# What torch's restricted unpickler raises for a forbidden object, and for bytes that are none.
+_REFUSALS = (
+    pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError, RuntimeError,
+    TypeError, ValueError, struct.error,
+)  # fmt: skip
 
 
 class ObjckptReader(StorageReader):
@@ -99,10 +106,11 @@ class ObjckptReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         try:
+            # Objects first: an unsafe one is found before the caller's tensors are touched.
+            objects = [(item, self._object(item)) for item in plan.items if item.type is LoadItemType.BYTE_IO]
             self._read_tensors([item for item in plan.items if item.type is not LoadItemType.BYTE_IO], planner)
-            for item in plan.items:
-                if item.type is LoadItemType.BYTE_IO:
-                    planner.load_bytes(item, self._object(item))
+            for item, body in objects:
+                planner.load_bytes(item, body)
         except ObjckptError as error:
             self.error = error
             raise
@@ -128,6 +136,8 @@ class ObjckptReader(StorageReader):
             fqn = item.storage_index.fqn
             if tuple(target.shape) != tuple(item.lengths):
                 problems.append(f"{fqn!r} wants {list(item.lengths)} of a tensor of {list(target.shape)}")
+            elif target.is_meta:
+                problems.append(f"{fqn!r} is on the meta device, which holds no values")
             elif target.dtype != dtype:
                 problems.append(f"{fqn!r} is {dtype_name(target.dtype)}, the checkpoint {dtype_name(dtype)}")
             else:
@@ -156,7 +166,7 @@ class ObjckptReader(StorageReader):
         if not self._allow_pickles:
             try:
                 torch.load(io.BytesIO(body), weights_only=True)
-            except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+            except _REFUSALS as error:
                 raise UnsafeObjectError(
                     f"{item.storage_index.fqn!r} cannot be loaded without running code that is stored with it",
                     hint="store plain values; or, if all who can write to the store are trusted, set"

@@ -18,6 +18,12 @@ PIECE_SIZE = 4 * MiB
 """Tensors whose memory cannot be used directly are copied in pieces of about this many bytes."""
 
 
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types to copy others as: torch can copy these with any strides."""
+
+_QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """torch's own name of a type: ``bfloat16``."""
     return str(dtype).removeprefix("torch.")
@@ -40,8 +46,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview | None:
 
     The view keeps the tensor alive.
     """
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    if not plain or tensor.device.type != "cpu" or tensor.is_quantized or not tensor.is_contiguous():
+    if not _has_plain_memory(tensor) or tensor.device.type != "cpu" or not tensor.is_contiguous():
         return None
     if tensor.is_conj() or tensor.is_neg():
         return None
@@ -51,6 +56,15 @@ def memory_of(tensor: torch.Tensor) -> memoryview | None:
     memory = (ctypes.c_ubyte * size).from_address(tensor.data_ptr())
     memory.owner = tensor  # type: ignore[attr-defined]  # kept alive with the memory
     return memoryview(memory).cast("B")
+
+
+def copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
+    """``target.copy_(source)`` of one type, also for types that torch cannot copy with strides."""
+    as_integers = _INTEGERS.get(target.dtype.itemsize)
+    if as_integers is None or not _has_plain_memory(target) or target.is_conj() or target.is_neg():
+        target.copy_(source)
+    else:
+        target.view(as_integers).copy_(source.view(as_integers))
 
 
 class TensorSource:
@@ -91,8 +105,7 @@ class TensorSource:
                 at = start + done
                 stop = min(at + PIECE_SIZE, start + len(into))
                 first = at // item
-                piece = _flat(tensor, first, -(-stop // item)).resolve_conj().resolve_neg().cpu().contiguous()
-                found = memory_of(piece)
+                found = memory_of(_row_major(_flat(tensor, first, -(-stop // item))))
                 assert found is not None
                 into[done : done + stop - at] = found[at - first * item : stop - first * item]
                 done += stop - at
@@ -101,7 +114,8 @@ class TensorSource:
     def _resolved(self) -> torch.Tensor:
         if self._tensor is None:
             tensor = self._resolve().detach()
-            check_storable(self._fqn, tensor.layout, quantized=tensor.is_quantized)
+            check_storable(self._fqn, tensor.dtype, tensor.layout)
+            tensor = _plain(self._fqn, tensor)
             if tuple(tensor.shape) != self._sizes or tensor.dtype != self._dtype:
                 raise InvalidInputError(
                     f"{self._fqn!r} is {dtype_name(tensor.dtype)}{list(tensor.shape)},"
@@ -118,8 +132,9 @@ class TensorSource:
             self._tensor = self._memory = None
 
 
-def check_storable(fqn: str, layout: torch.layout, *, quantized: bool = False) -> None:
+def check_storable(fqn: str, dtype: torch.dtype, layout: torch.layout) -> None:
     """Raises InvalidInputError for tensors that are not dense arrays (D10)."""
+    quantized = dtype in _QUANTIZED
     if layout is not torch.strided or quantized:
         kind = "quantized" if quantized else str(layout).removeprefix("torch.")
         raise InvalidInputError(
@@ -128,12 +143,47 @@ def check_storable(fqn: str, layout: torch.layout, *, quantized: bool = False) -
         )
 
 
+def _has_plain_memory(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is what its own storage holds, and no front for something else."""
+    ordinary = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return ordinary and tensor.layout is torch.strided and tensor.dtype not in _QUANTIZED
+
+
+def _plain(fqn: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without what a subclass adds to its methods.
+
+    Raises:
+        InvalidInputError: It has no bytes of its own: a wrapper around other tensors, or one of the meta device.
+    """
+    if not _has_plain_memory(tensor):
+        raise InvalidInputError(
+            f"{fqn!r} is a {type(tensor).__name__}, which has no memory of its own",
+            hint="store the tensors inside of it under keys of their own",
+        )
+    if tensor.is_meta:
+        raise InvalidInputError(
+            f"{fqn!r} is on the meta device: there are no values to store", hint="materialise it first"
+        )
+    return tensor.as_subclass(torch.Tensor)
+
+
+def _row_major(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, contiguous, with conjugations and signs carried out; itself if it is so already."""
+    resolved = tensor.resolve_conj().resolve_neg()
+    as_integers = _INTEGERS.get(resolved.dtype.itemsize)
+    if as_integers is not None and not resolved.is_contiguous():
+        resolved = resolved.view(as_integers)
+    return resolved.cpu().contiguous()
+
+
 def _flat(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     """Elements ``[start, stop)`` in row-major order, copying not much more than these."""
     if tensor.is_contiguous() or tensor.dim() == 0:
         return tensor.reshape(-1)[start:stop]
+    if tensor.dim() == 1:
+        return tensor[start:stop]
     row = tensor[0].numel()
     first, last = start // row, (stop - 1) // row
     if first == last:
         return _flat(tensor[first], start - first * row, stop - first * row)
-    return tensor[first : last + 1].reshape(-1)[start - first * row : stop - first * row]
+    return _row_major(tensor[first : last + 1]).reshape(-1)[start - first * row : stop - first * row]

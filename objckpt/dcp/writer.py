@@ -100,7 +100,7 @@ class ObjckptWriter(StorageWriter):
                 structure[item.index.fqn] = ("object", "", ())
             else:
                 data = item.tensor_data
-                check_storable(item.index.fqn, data.properties.layout)
+                check_storable(item.index.fqn, data.properties.dtype, data.properties.layout)
                 structure[item.index.fqn] = ("tensor", dtype_name(data.properties.dtype), tuple(data.size))
         return replace(plan, storage_data=_Structure(structure))
 

@@ -11,17 +11,21 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.format_utils import BroadcastingTorchSaveReader, DynamicMetaLoadPlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import objckpt
+from objckpt.dcp.collective import on_coordinator
 from objckpt.errors import (
     FencedError,
     InvalidInputError,
+    MismatchError,
     NotEnoughFragmentsError,
     NotFoundError,
     UnavailableError,
@@ -134,6 +138,137 @@ def fsdp(rank: int, folder: str) -> None:
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         for found, wanted in zip(everything(model, optimizer), expected[number], strict=True):
             assert torch.equal(found, wanted)
+
+
+def fsdp_on_other_ranks(rank: int, folder: str) -> None:
+    """A trained FSDP2 model with AdamW's state, saved by N ranks, goes on with M; also in two dimensions."""
+    sizes = (1, 2, 3, 4)
+    groups = {n: dist.new_group(list(range(n))) for n in sizes}
+    meshes = {n: DeviceMesh("cpu", list(range(n))) for n in sizes}
+    expected: dict[int, list[torch.Tensor]] = {}
+    for n in sizes:
+        found: list[Any] = [None]
+        if rank < n:
+            model, optimizer = model_and_optimizer(meshes[n])
+            step(model, optimizer, n)
+            model_state, optimizer_state = get_state_dict(model, optimizer)
+            state = {"model": model_state, "optimizer": optimizer_state}
+            run = opened(folder).begin(create=True, process_group=groups[n])
+            dcp.save(state, storage_writer=run.writer(step=n), process_group=groups[n])
+            found = [everything(model, optimizer)]
+        dist.broadcast_object_list(found, src=0)
+        expected[n] = found[0]
+    for m in sizes:
+        if rank < m:
+            for n in sizes:
+                model, optimizer = model_and_optimizer(meshes[m])
+                model_state, optimizer_state = get_state_dict(model, optimizer)
+                state = {"model": model_state, "optimizer": optimizer_state}
+                reader = opened(folder).reader(step=n)
+                dcp.load(state, storage_reader=reader, process_group=groups[m], planner=objckpt.LoadPlanner())
+                set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+                for got, wanted in zip(everything(model, optimizer), expected[n], strict=True):
+                    assert torch.equal(got, wanted), (n, m)
+        dist.barrier()
+    in_two_dimensions(f"{folder}/two")
+
+
+def in_two_dimensions(folder: str) -> None:
+    """Uneven blocks of a 2 x 2 mesh, replicas along one dimension, and back in other ways."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+    line = init_device_mesh("cpu", (4,))
+    full = torch.arange(7 * 11, dtype=torch.float32).reshape(7, 11)
+    ways = [(Shard(0), Shard(1)), (Shard(1), Shard(0)), (Replicate(), Shard(0)), (Shard(0), Shard(0))]
+    run = opened(folder).begin(create=True)
+    state = {str(i): distribute_tensor(full + i, mesh, list(way)) for i, way in enumerate(ways)}
+    writer = run.writer(step=1)
+    dcp.save(state, storage_writer=writer)
+    if writer.result is not None:
+        # Replicas are stored once.
+        assert writer.result.size < len(ways) * full.numel() * 4 + 4 * 2048
+    for placements, onto in [*((list(reversed(way)), mesh) for way in ways), ([Shard(1)], line), ([Replicate()], line)]:
+        found = {str(i): distribute_tensor(torch.zeros_like(full), onto, placements) for i in range(len(ways))}
+        dcp.load(found, storage_reader=opened(folder).reader())
+        for i in range(len(ways)):
+            assert torch.equal(found[str(i)].full_tensor(), full + i)
+
+
+def what_one_rank_does(rank: int, folder: str) -> None:
+    """Results and errors of the coordinator reach every rank as they were."""
+    assert on_coordinator(lambda: ("from", rank)) == ("from", 0)
+    assert on_coordinator(lambda: rank, no_dist=True) == rank
+    others = dist.new_group([1, 2])
+    if rank in (1, 2):
+        assert on_coordinator(lambda: rank, process_group=others) == 1
+
+    def refuse() -> None:
+        raise UnavailableError("gone", target="b", hint="wait") from OSError(5, "wire")
+
+    with pytest.raises(UnavailableError, match=r"gone \[target=b\] \(wait\)") as caught:
+        on_coordinator(refuse)
+    assert "wire" in str(caught.value.__cause__)
+
+    def refuse_oddly() -> None:
+        class Local(Exception):
+            """Of a class that no other process knows."""
+
+        raise Local("odd")
+
+    with pytest.raises(Exception, match="odd"):
+        on_coordinator(refuse_oddly)
+
+    # D16: an error of the coordinator alone, in planning and in the commit, with all data written.
+    run = opened(folder).begin(create=True)
+    state = {"w": torch.ones(10), f"own-{rank}": torch.ones(2)}
+    for hook in ("prepare_global_plan", "finish"):
+        writer = run.writer(step=1)
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise UnavailableError("the network is gone", target="a")
+
+        setattr(writer, hook, fail)
+        with pytest.raises(CheckpointException) as failed:
+            dcp.save(state, storage_writer=writer)
+        assert isinstance(objckpt.cause(failed.value), UnavailableError)
+        assert list(failed.value.failures) == [0]
+        assert writer.result is None
+    assert opened(folder).checkpoints() == []
+
+    # D04: equal keys are copies of one value to DCP; a key of its own per rank keeps a rank's own state.
+    state = {f"rng-{rank}": torch.full((3,), rank), "seen": {f"rank-{rank}": {"r": rank}}}
+    dcp.save(state, storage_writer=run.writer(step=1))
+    found = {f"rng-{rank}": torch.full((3,), -1), "seen": {f"rank-{rank}": {"r": -1}}}
+    dcp.load(found, storage_reader=opened(folder).reader(), planner=objckpt.LoadPlanner())
+    assert found[f"rng-{rank}"].eq(rank).all()
+    assert found["seen"][f"rank-{rank}"]["r"] == rank
+
+    # D11: what does not fit on one rank alone is told on all.
+    wrong = {f"rng-{rank}": torch.zeros(3 if rank else 4, dtype=torch.int64)}
+    with pytest.raises(CheckpointException) as failed:
+        dcp.load(wrong, storage_reader=opened(folder).reader(), planner=objckpt.LoadPlanner())
+    assert isinstance(objckpt.cause(failed.value), MismatchError)
+    assert list(failed.value.failures) == [0]
+    assert "'rng-0' has shape [4], the checkpoint [3]" in str(objckpt.cause(failed.value))
+    from_a_torch_file(rank, folder)
+
+
+def from_a_torch_file(rank: int, folder: str) -> None:
+    """What torch's ``torch_save_to_dcp_dist`` does with paths, done with our writer; and back to a torch file."""
+    run = opened(f"{folder}/file").begin(create=True)
+    path = Path(folder, "file.pt")
+    if rank == 0:
+        torch.save({"model": {"w": torch.arange(10.0), "b": torch.ones(3)}}, path)
+    dist.barrier()
+    state: dict[str, Any] = {"model": {"w": torch.zeros(10), "b": torch.zeros(3)}}
+    reader = BroadcastingTorchSaveReader(path)
+    _load_state_dict(state, storage_reader=reader, planner=DynamicMetaLoadPlanner())
+    dcp.save(state, storage_writer=run.writer(step=1))
+    back: dict[str, Any] = {}
+    _load_state_dict(
+        back, storage_reader=opened(f"{folder}/file").reader(), planner=_EmptyStateDictLoadPlanner(), no_dist=True
+    )
+    assert torch.equal(back["model"]["w"], torch.arange(10.0))
+    assert torch.equal(back["model"]["b"], torch.ones(3))
 
 
 def in_a_process(rank: int, folder: str) -> None:

@@ -20,6 +20,16 @@ def test_an_fsdp_model_and_its_optimizer_come_back_bit_for_bit(tmp_path: Path) -
     launch(2, cases.fsdp, str(tmp_path))
 
 
+def test_an_fsdp_model_goes_on_with_any_other_number_of_ranks(tmp_path: Path) -> None:
+    """D06: the optimizer's state too; 1 to 4 ranks each way, and meshes of two dimensions."""
+    launch(4, cases.fsdp_on_other_ranks, str(tmp_path))
+
+
+def test_what_one_rank_finds_or_fails_at_reaches_all(tmp_path: Path) -> None:
+    """D04, D11, D16: with three ranks, of which one fails in planning, in the commit, in a template."""
+    launch(3, cases.what_one_rank_does, str(tmp_path))
+
+
 def test_a_save_in_another_process_keeps_the_values_of_the_call(tmp_path: Path) -> None:
     """D20 and trap 7: the writer is handed over, once."""
     launch(2, cases.in_a_process, str(tmp_path))
