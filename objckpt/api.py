@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from objckpt.checkpoint.attempt import Exists, SaveAttempt
 from objckpt.checkpoint.reading import Checkpoint
 from objckpt.commit import ownership as owning
@@ -212,6 +214,7 @@ class Run:
             raise InvalidInputError(f"step is {step!r}", hint="a step is an integer, 0 or more")
         if exists not in ("error", "replace"):
             raise InvalidInputError(f"exists is {exists!r}", hint='it is "error" or "replace"')
+        _check_user(user)
         there = versions.at_step(self.ownership.first, step)
         if there is not None and exists == "error":
             raise versions.step_exists(self.store.config.run, step, there)
@@ -249,3 +252,15 @@ class Run:
         with self._turn:
             self._seq += 1
             return self._seq
+
+
+def _check_user(user: dict[str, Any] | None) -> None:
+    """What the caller keeps with a checkpoint has to come back as it was."""
+    try:
+        kept = msgspec.json.decode(msgspec.json.encode(user))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            f"user cannot be kept as JSON: {error}", hint="use plain values, and text as keys"
+        ) from error
+    if kept != user:
+        raise InvalidInputError("user would come back changed", hint="JSON has no NaN, no infinity, no tuples")

@@ -35,6 +35,7 @@ from objckpt.format.manifest import (
     ShardManifest,
     ShardRef,
     TargetSet,
+    check_size,
     encode,
     sha256,
 )
@@ -140,7 +141,7 @@ class SaveAttempt:
         uploader = self._prepared()
         shard_id = ShardId(self.ownership.epoch, self.seq, rank, counter)
         shard = uploader.upload(shard_id, name=name, kind=kind, sources=sources, index=index)
-        body = encode(shard)
+        body = check_size(encode(shard), f"the manifest of shard {name}")
         holders = self.plane.write(keys.shard_key(shard.id), body, self.sets, avoid=frozenset(self._lost))
         ref = ShardRef(
             id=shard.id, name=name, rank=rank, length=shard.length, size=len(body), sha256=sha256(body)
@@ -336,7 +337,7 @@ class SaveAttempt:
             host=socket.gethostname(),
             created_at=now_s,
         )
-        body = encode(manifest)
+        body = check_size(encode(manifest), "the checkpoint's manifest")
         self.plane.write(keys.checkpoint_key(identity), body, base.sets, avoid=lost)
         return Entry(
             checkpoint=identity,
@@ -357,5 +358,6 @@ class SaveAttempt:
         if sum(map(len, metadata)) <= INLINE_METADATA:
             return tuple(PartRef(inline=msgspec.json.decode(part)) for part in metadata)
         for number, part in enumerate(metadata):
+            check_size(part, "a part of the metadata")
             self.plane.write(keys.part_key(identity, number), part, sets, avoid=lost)
         return tuple(PartRef(size=len(part), sha256=sha256(part)) for part in metadata)

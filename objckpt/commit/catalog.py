@@ -12,7 +12,7 @@ from objckpt.commit.ownership import check_claims, run_not_found
 from objckpt.commit.quorum import ControlPlane
 from objckpt.errors import ConflictError, FencedError, IndeterminateError, QuorumError
 from objckpt.format.keys import Epoch, VersionName, digest16
-from objckpt.format.manifest import CatalogVersion, encode
+from objckpt.format.manifest import CatalogVersion, check_size, encode
 
 
 def read_version(plane: ControlPlane) -> tuple[CatalogVersion, Reading]:
@@ -66,7 +66,7 @@ def commit_version(
         written_at=plane.targets.seams.clock.now_s(),
         host=socket.gethostname(),
     )
-    body = encode(version)
+    body = check_size(encode(version), "the catalog")
     name = VersionName(epoch, seq, digest16(body))
     try:
         plane.write(name.key, body, version.sets, avoid=frozenset(found.lost))  # C4

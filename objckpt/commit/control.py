@@ -15,10 +15,12 @@ from objckpt.errors import BucketNotFoundError, DataError, FormatError, ObjectNo
 from objckpt.format import keys
 from objckpt.format.keys import ClaimName, VersionName, digest16
 from objckpt.format.manifest import MAX_CONTROL_BYTES, CatalogVersion, Marker, decode
-from objckpt.store.port import ObjectStore
+from objckpt.store.port import ObjectInfo, ObjectStore
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+MAX_MARKER_BYTES = 64 * 1024
 
 LISTINGS = 5
 """How often a catalog is listed again because its newest version went away before it was read."""
@@ -60,31 +62,34 @@ def ask(store: ObjectStore, run: str, known: dict[tuple[str, str], Marker]) -> C
 def read_markers(store: ObjectStore, known: dict[tuple[str, str], Marker]) -> dict[str, Marker]:
     """All readable markers of a place by their instance id; a damaged one counts as missing."""
     markers: dict[str, Marker] = {}
-    for instance, key in _names(store, keys.MARKERS, keys.parse_marker_key):
+    for instance, info in _names(store, keys.MARKERS, keys.parse_marker_key):
+        key = info.key
         marker = known.get((store.name, instance))
-        if marker is None:
+        if marker is None and info.size <= MAX_MARKER_BYTES:
             try:
                 marker = decode(store.get(key), Marker, key=key, target=store.name)
             except (FormatError, ObjectNotFoundError) as error:
                 _log.warning("a marker of target %s cannot be read: %s", store.name, error)
                 continue
             known[store.name, instance] = marker
-        if marker.instance == instance:
+        if marker is not None and marker.instance == instance:
             markers[instance] = marker
     return markers
 
 
 def _newest_version(store: ObjectStore, run: str) -> tuple[VersionName | None, CatalogVersion | None]:
     for _ in range(LISTINGS):
-        names = [name for name, _ in _names(store, keys.CATALOG, keys.parse_version_key)]
-        if not names:
+        sizes = {name: info.size for name, info in _names(store, keys.CATALOG, keys.parse_version_key)}
+        if not sizes:
             return None, None
-        newest = max(names)
+        newest = max(sizes)
+        if sizes[newest] > MAX_CONTROL_BYTES:
+            raise FormatError("the newest catalog version is too large", key=newest.key, target=store.name)
         try:
             body = store.get(newest.key)
         except ObjectNotFoundError:
             continue
-        if len(body) > MAX_CONTROL_BYTES or digest16(body) != newest.digest:
+        if digest16(body) != newest.digest:
             raise FormatError("the newest catalog version does not match its name", key=newest.key, target=store.name)
         version = decode(body, CatalogVersion, key=newest.key, target=store.name)
         if version.run != run:
@@ -93,11 +98,11 @@ def _newest_version(store: ObjectStore, run: str) -> tuple[VersionName | None, C
     raise FormatError("the newest catalog version is listed but cannot be read", target=store.name)
 
 
-def _names(store: ObjectStore, prefix: str, parse: Callable[[str], T]) -> Iterator[tuple[T, str]]:
+def _names(store: ObjectStore, prefix: str, parse: Callable[[str], T]) -> Iterator[tuple[T, ObjectInfo]]:
     for info in store.list(prefix):
         try:
             name = parse(info.key)
         except FormatError:
             _log.warning("target %s holds a foreign object: %s", store.name, info.key)
             continue
-        yield name, info.key
+        yield name, info

@@ -63,7 +63,7 @@ def begin(
     if found.version is None:
         if not create:
             raise run_not_found(plane)
-        return _create(plane, rewind_to)
+        return _create(plane, rewind_to, fresh)
     return _take_over(plane, found, found.version, rewind_to, fresh, create)
 
 
@@ -138,20 +138,20 @@ def _take_over(
     return _start(plane, first, found, everywhere=found.unfinished)
 
 
-def _create(plane: ControlPlane, rewind_to: int | str | None) -> Ownership:
+def _create(plane: ControlPlane, rewind_to: int | str | None, fresh: bool) -> Ownership:
     if rewind_to is not None:
         raise run_not_found(plane)
     members = _mark(plane)
     found = plane.read(creating=True)
     if found.version is not None:
-        return _take_over(plane, found, found.version, None, fresh=False, create=True)
+        return _take_over(plane, found, found.version, None, fresh=fresh, create=True)
     epoch, claim = _claim(plane, found)
     plane.write(claim.key, claim.body, (members,), everywhere=True)
     found = plane.read(creating=True)  # every domain has answered where no version was found: nothing is there
     check_claims(plane, found, epoch)
     if found.version is not None:
         # Someone else was quicker, or an earlier creation died late: inherit it, claiming in its sets too.
-        return _take_over(plane, found, found.version, None, fresh=False, create=True)
+        return _take_over(plane, found, found.version, None, fresh=fresh, create=True)
     first = empty_version(run=plane.run, epoch=epoch, targets=members)
     return _start(plane, first, found, everywhere=True)
 

@@ -20,6 +20,7 @@ from objckpt.commit.counting import Reading, counted, half_created, newest, prov
 from objckpt.errors import (
     BucketNotFoundError,
     ChecksumError,
+    DataError,
     InvalidInputError,
     NotFoundError,
     ObjckptError,
@@ -29,6 +30,7 @@ from objckpt.errors import (
 )
 from objckpt.format import keys
 from objckpt.format.manifest import CatalogVersion, Marker, TargetInForce, TargetSet, sha256
+from objckpt.store.port import ByteRange
 from objckpt.store.retry import RetryingStore
 from objckpt.telemetry import DomainLost
 from objckpt.transfer.targets import Targets
@@ -72,6 +74,7 @@ class ControlPlane:
         self.without = without
         self._markers: dict[tuple[str, str], Marker] = {}
         self._suspects: set[str] = set()
+        self._late: dict[str, Future[Any]] = {}
         self._reported: set[str] = set()
 
     def read(self, *, creating: bool = False) -> Reading:
@@ -155,11 +158,12 @@ class ControlPlane:
         candidates = [t for t in self.targets.config.control_targets if t.domain not in avoid | self.without]
         for target in sorted(candidates, key=lambda t: t.name in self._suspects):
             try:
-                body = self._store(target.name).get(key)
-                if len(body) != size or sha256(body) != digest:
+                # No more than what is wanted, whatever lies there.
+                body = self._store(target.name).get(key, ByteRange(0, size))
+                if sha256(body) != digest:
                     raise ChecksumError("the copy does not match its digest", key=key, target=target.name)
                 return body
-            except (StoreError, ChecksumError) as error:
+            except (StoreError, DataError) as error:
                 _log.warning("a control object has no good copy on %s: %s", target.name, error)
                 tried[target.name] = f"{type(error).__name__}: {error.message}"
                 last = error
@@ -205,7 +209,7 @@ class ControlPlane:
         return (len(members.control) - 1) // 2
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_suspects": set(self._suspects)}
+        return {**self.__dict__, "_suspects": set(self._suspects), "_late": {}}
 
     def _enough(self, answers: Mapping[str, ControlAnswer]) -> bool:
         version = newest(answers.values(), self.run)
@@ -323,11 +327,13 @@ class ControlPlane:
         self, names: Iterable[str], act: Callable[[RetryingStore], T], enough: Callable[[Mapping[str, T]], bool]
     ) -> tuple[dict[str, T], dict[str, str]]:
         """Acts on all targets at once; late ones are left behind a while after the others are enough."""
-        tasks: dict[Future[T], str] = {
-            self.targets.control_executor.submit(act, self._store(name)): name for name in sorted(names)
-        }
         done: dict[str, T] = {}
-        failures: dict[str, str] = {}
+        # A target that still owes an answer is not asked again: hung ones would use up the threads of all.
+        hung = {name for name in names if name in self._late and not self._late[name].done()}
+        failures = dict.fromkeys(sorted(hung), "it has not answered an earlier request yet")
+        tasks: dict[Future[T], str] = {
+            self.targets.control_executor.submit(act, self._store(name)): name for name in sorted(set(names) - hung)
+        }
         waiting = set(tasks)
         while waiting:
             patience = STRAGGLER_S if enough(done) else None
@@ -343,6 +349,7 @@ class ControlPlane:
             if not ended:
                 for task in waiting:
                     failures[tasks[task]] = "it has not answered yet"
+                    self._late[tasks[task]] = task
                     self._suspects.add(tasks[task])
                 break
         return done, failures

@@ -39,6 +39,6 @@ def _portable(error: BaseException) -> BaseException:
     """The error itself if it can travel, else one that says what it said."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes, to see whether they can be read
-    except (pickle.PicklingError, TypeError, AttributeError):
+    except Exception:  # noqa: BLE001 - whatever keeps it from travelling, the other ranks must hear of it
         return RuntimeError(f"on the coordinator: {type(error).__name__}: {error}")
     return error

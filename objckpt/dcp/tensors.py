@@ -90,7 +90,9 @@ class TensorSource:
 
     def view(self, start: int, stop: int) -> memoryview | None:
         self._resolved()
-        view = None if self._memory is None else self._memory[start:stop].toreadonly()
+        if self._memory is None:
+            return None
+        view = self._memory[start:stop].toreadonly()
         self._passed(stop)
         return view
 

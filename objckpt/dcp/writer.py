@@ -61,6 +61,7 @@ class ObjckptWriter(StorageWriter):
         self._rank = 0
         self._used = False
         self._handed_over = False
+        self._pid = os.getpid()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """DCP's hook; where a checkpoint goes was settled by ``run.writer(step=...)``."""
@@ -80,9 +81,9 @@ class ObjckptWriter(StorageWriter):
                 hint="save with use_collectives=True",
                 step=self._attempt.step,
             )
-        if self._handed_over:
+        if self._handed_over or self._pid != os.getpid():
             raise InvalidInputError(
-                "this writer was handed to another process, which uses it",
+                "this writer belongs to another process, which may use it",
                 hint="call run.writer(step=...) for each save",
                 step=self._attempt.step,
             )
@@ -164,6 +165,9 @@ class ObjckptWriter(StorageWriter):
         state = dict(self.__dict__)
         self._handed_over = True
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _pid=os.getpid())
 
     def _write_tensors(
         self, name: str, file: FilePlan, items: Sequence[WriteItem], planner: SavePlanner, report: _Report

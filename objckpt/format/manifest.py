@@ -266,7 +266,24 @@ class CheckpointManifest(Document, frozen=True, kw_only=True):
 
 def encode(document: Document) -> bytes:
     """Canonical bytes: sorted keys, no white space, unknown fields back in their places."""
-    return msgspec.json.encode(_merge_unknown(msgspec.to_builtins(document)), order="sorted")
+    plain = msgspec.to_builtins(document)
+    if isinstance(document, CatalogVersion):
+        plain = _drop_catalog(plain)
+    return msgspec.json.encode(plain, order="sorted")
+
+
+def check_size(body: bytes, what: str) -> bytes:
+    """Returns what is to be written, if a reader would take it.
+
+    Raises:
+        InvalidInputError: Too large.
+    """
+    if len(body) > MAX_CONTROL_BYTES:
+        raise InvalidInputError(
+            f"{what} has {len(body)} bytes, {MAX_CONTROL_BYTES} are possible",
+            hint="keep less user data with it, or save fewer and larger tensors",
+        )
+    return body
 
 
 def decode(body: bytes, kind: type[T], *, key: str, target: str | None = None) -> T:
@@ -418,11 +435,15 @@ def _lift(raw: Any, kind: type[msgspec.Struct]) -> Any:
     return lifted
 
 
-def _merge_unknown(value: Any) -> Any:
-    if isinstance(value, dict):
-        merged = {name: _merge_unknown(item) for name, item in value.items() if name != "unknown"}
-        extra = value.get("unknown")
-        return {**extra, **merged} if isinstance(extra, dict) else merged
-    if isinstance(value, (list, tuple)):
-        return [_merge_unknown(item) for item in value]
-    return value
+def _drop_catalog(plain: dict[str, Any]) -> dict[str, Any]:
+    """The mirror of ``_lift_catalog``: unknown fields of a catalog and its parts back in their places."""
+    dropped = _drop(plain)
+    dropped["entries"] = [_drop(entry) for entry in dropped["entries"]]
+    dropped["sets"] = [_drop(members) for members in dropped["sets"]]
+    for members in dropped["sets"]:
+        members["targets"] = [_drop(target) for target in members["targets"]]
+    return dropped
+
+
+def _drop(plain: dict[str, Any]) -> dict[str, Any]:
+    return {**plain["unknown"], **{name: value for name, value in plain.items() if name != "unknown"}}

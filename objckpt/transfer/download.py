@@ -31,6 +31,7 @@ from objckpt.errors import (
     NotEnoughFragmentsError,
     ObjectNotFoundError,
     StoreError,
+    UnavailableError,
 )
 from objckpt.format import keys
 from objckpt.format.manifest import ShardManifest, Stripe
@@ -179,6 +180,8 @@ class _Load:
         self._reports: SimpleQueue[_Done] = SimpleQueue()
         self._in_flight = 0
         self._held = 0
+        self._most = 2 * targets.config.transfer.threads
+        self._stopped = False
 
     def run(self, pieces: Sequence[Piece]) -> None:
         self._plan(pieces)
@@ -188,6 +191,7 @@ class _Load:
                 if self._in_flight:
                     self._take(self._reports.get())
         except BaseException:
+            self._stopped = True
             # Tasks write into the caller's memory: none may outlive this call.
             while self._in_flight:
                 self._reports.get()
@@ -248,7 +252,8 @@ class _Load:
         return found
 
     def _start_what_fits(self) -> None:
-        while self._waiting:
+        # Few enough in the queue that what is learned of a target is heeded by most of the requests to it.
+        while self._waiting and self._in_flight < self._most:
             item = self._waiting[0]
             cost = item.cost
             if not self._targets.budget.try_acquire(cost):
@@ -276,14 +281,16 @@ class _Load:
         self._submit(run, None, run.index, run.start, run.memory())
 
     def _submit(self, run: Run, recovery: _Recovery | None, index: int, start: int, views: list[memoryview]) -> None:
-        self._in_flight += 1
         self._targets.executor.submit(self._fetch, run, recovery, index, start, views)
+        self._in_flight += 1
 
     def _fetch(self, run: Run, recovery: _Recovery | None, index: int, start: int, views: list[memoryview]) -> None:
         error: BaseException | None = None
         try:
             stripe = self._shard.stripes[run.stripe]
             fragment = stripe.fragments[index]
+            if self._stopped:
+                raise UnavailableError("the load has failed already")
             key = _fragment_key(self._shard, run.stripe, stripe, index)
             self._targets.stores[fragment.target].get_into(key, start, views)
             verify(fragment, views, start)
@@ -368,8 +375,8 @@ class _Load:
                 recovery.pending.add(index)
                 self._submit(recovery.run, recovery, index, recovery.start, [view])
         elif not recovery.pending:
-            self._in_flight += 1
             self._targets.executor.submit(self._decode, load, recovery)
+            self._in_flight += 1
 
     def _decode(self, load: _StripeLoad, recovery: _Recovery) -> None:
         error: BaseException | None = None

@@ -10,9 +10,9 @@ C1: a stripe counts when at least k fragments are stored and the policy's tolera
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from objckpt.coding.checksum import block_checksums, combine_blocks
 from objckpt.coding.codec import codec
@@ -109,23 +109,24 @@ class Uploader:
             for number, length in enumerate(lengths):
                 used = stripe_code(self._code, length)
                 cost = used.fragments * fragment_size(used, length)
-                self._targets.budget.acquire(cost)
-                job.begin(cost)
                 stripe = _StripeUpload(
                     shard=str(shard_id), name=name, number=number, length=length, code=used,
                     placed=place(self._targets.sites, fragments=used.fragments, turn=number),
                     cost=cost, job=job, buffers=buffers,
                 )  # fmt: skip
                 stripes.append(stripe)
-                if job.failure is not None:
-                    self._finish(stripe)
-                    break
+                self._targets.budget.acquire(cost)
+                job.begin()
                 try:
-                    self._send(stripe, stream, start)
+                    if job.failure is None:
+                        self._send(stripe, stream, start)
                 except BaseException as error:
                     job.fail(error)
-                    self._finish(stripe)
                     raise
+                finally:
+                    self._ended(stripe)
+                if job.failure is not None:
+                    break
                 start += length
         finally:
             # The sources' memory and the buffers are in use until the last task has ended.
@@ -150,14 +151,23 @@ class Uploader:
         for index in range(stripe.code.data):
             stripe.bodies.append(stripe.cut(stream, start, index, size))
         data = [memoryview(body) for body in stripe.bodies]
-        submit = self._targets.executor.submit
         parity = [stripe.take_buffer(size) for _ in range(stripe.code.parity)]
         stripe.bodies.extend(parity)
-        stripe.outstanding = stripe.code.fragments
-        if parity:
-            submit(self._encode, stripe, data, parity)
         for index in range(stripe.code.data):
-            submit(self._put, stripe, index)
+            self._queue(stripe, self._put, stripe, index)
+        if parity:
+            self._queue(stripe, self._encode, stripe, data, parity)
+
+    def _queue(self, stripe: _StripeUpload, task: Callable[..., None], *arguments: Any) -> None:
+        """Hands a task to the executor; the stripe ends when all of its tasks have."""
+        with self._lock:
+            stripe.outstanding += 1
+        try:
+            self._targets.executor.submit(task, *arguments)
+        except RuntimeError as error:
+            # The interpreter is on its way out and takes no more tasks.
+            stripe.job.fail(error)
+            self._ended(stripe)
 
     def _encode(self, stripe: _StripeUpload, data: list[memoryview], parity: list[bytearray]) -> None:
         try:
@@ -166,7 +176,8 @@ class Uploader:
         except BaseException as error:  # noqa: BLE001 - thread edge: the failure is raised by upload()
             stripe.job.fail(error)
         for index in range(stripe.code.data, stripe.code.fragments):
-            self._targets.executor.submit(self._put, stripe, index)
+            self._queue(stripe, self._put, stripe, index)
+        self._ended(stripe)
 
     def _put(self, stripe: _StripeUpload, index: int) -> None:
         try:
@@ -174,6 +185,9 @@ class Uploader:
                 self._put_fragment(stripe, index)
         except BaseException as error:  # noqa: BLE001 - thread edge: the failure is raised by upload()
             stripe.job.fail(error)
+        self._ended(stripe)
+
+    def _ended(self, stripe: _StripeUpload) -> None:
         with self._lock:
             stripe.outstanding -= 1
             last = stripe.outstanding == 0
@@ -253,7 +267,7 @@ class _Job:
         self._in_flight = 0
         self._changed = threading.Condition()
 
-    def begin(self, cost: int) -> None:
+    def begin(self) -> None:
         with self._changed:
             self._in_flight += 1
 
@@ -297,7 +311,7 @@ class _StripeUpload:
     cost: int
     job: _Job
     buffers: _Buffers
-    outstanding: int = 0
+    outstanding: int = 1  # the sender's own share
     bodies: list[bytearray | memoryview] = field(default_factory=list)
     fragments: dict[int, Fragment] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)

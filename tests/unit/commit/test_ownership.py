@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from objckpt.checkpoint.attempt import SaveAttempt, SaveResult
 from objckpt.checkpoint.reading import Checkpoint
-from objckpt.commit import versions
+from objckpt.commit import control, quorum, versions
 from objckpt.commit.catalog import commit_version, read_version
 from objckpt.commit.ownership import Ownership, begin
 from objckpt.commit.quorum import ControlPlane
@@ -535,3 +536,32 @@ def test_versions_are_named_with_their_digest() -> None:
     for key, body in place.spaces["t0"].objects().items():
         if "/catalog/" in key:
             assert keys.parse_version_key(key.removeprefix("run/")).digest == keys.digest16(body)
+
+
+def test_a_target_that_hangs_takes_no_more_than_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = three()
+    begin(plane(place), create=True)
+    monkeypatch.setattr(quorum, "STRAGGLER_S", 0.01)
+    release = threading.Event()
+
+    def hang(point: FaultPoint) -> None:
+        release.wait()
+
+    place.spaces["t2"].faults = hang
+    asking = plane(place)
+    try:
+        for _ in range(100):
+            assert asking.read().version is not None
+        assert "earlier request" in asking.read().silent["domain-c"]
+    finally:
+        release.set()
+
+
+def test_an_object_too_large_to_be_a_catalog_is_not_even_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = three()
+    owner = plane(place)
+    save(owner, begin(owner, create=True), seq=1, step=5)
+    monkeypatch.setattr(control, "MAX_CONTROL_BYTES", 10_000)
+    place.spaces["t0"].set_unchecked("run/catalog/0000000009-" + "f" * 32 + "/00000000-" + "0" * 16, bytes(20_000))
+    assert steps(place) == [5]
+    assert "too large" in read_version(plane(place))[1].silent["domain-a"]
