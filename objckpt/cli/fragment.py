@@ -7,9 +7,19 @@ from typing import Annotated
 
 import typer
 
-from objckpt.cli.options import ConfigOption, JsonOption, RunOption, WithoutOption, out, print_json, store_of
+from objckpt.cli.options import (
+    ConfigOption,
+    JsonOption,
+    RunOption,
+    WithoutOption,
+    out,
+    print_json,
+    store_of,
+    write_file,
+)
+from objckpt.coding.checksum import crc32c
 from objckpt.coding.geometry import stripe_code
-from objckpt.errors import InvalidInputError, NotFoundError
+from objckpt.errors import ChecksumError, InvalidInputError, NotFoundError
 from objckpt.format import keys
 from objckpt.format.pyeclib_header import wrap
 
@@ -34,15 +44,29 @@ def fragment(
             raise NotFoundError(f"shard {shard} has no fragment {index} of stripe {stripe}", step=step)
         record = manifest.stripes[stripe]
         place = record.fragments[index]
+        if not place.stored:
+            raise NotFoundError(
+                f"fragment {index} of stripe {stripe} was never stored: {place.target} was lost or failed",
+                hint="take another index; any k of a stripe will do",
+                step=step,
+            )
         number = stripe if record.number is None else record.number
         key = keys.fragment_key(record.shard or manifest.id, number, index)
         body = store.targets.stores[place.target].get(key)
+        # I7: PyECLib, which may be next, decodes damaged fragments without a word.
+        if len(body) != place.size or crc32c(body) != place.crc32c:
+            raise ChecksumError(
+                f"fragment {index} of stripe {stripe} is damaged",
+                hint="take another index; any k of a stripe will do",
+                target=place.target,
+                key=key,
+            )
     if pyeclib:
         code = stripe_code(manifest.code.code(), record.length)
         if code.parity == 0:
             raise InvalidInputError("the stripe is not coded: there is nothing for PyECLib to decode")
         body = wrap(body, code=code, index=index, stripe_length=record.length)
-    output.write_bytes(body)
+    write_file(output, body)
     if as_json:
         print_json({"target": place.target, "key": key, "size": len(body), "file": str(output)})
     else:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from objckpt.api import open as open_store
-from objckpt.cli.options import JsonOption, out, print_json
+from objckpt.cli.options import JsonOption, out, print_json, write_file
 from objckpt.config import load_config, promise, template
 from objckpt.errors import InvalidInputError
 
@@ -17,7 +17,7 @@ HELP = "Write a commented configuration file and, with --markers, make the run o
 
 def init(
     targets: Annotated[list[str] | None, typer.Argument(help="One URL per target, without the run's name.")] = None,
-    run: Annotated[str, typer.Option("--run", "-r", help="The run's name.")] = "my-run",
+    run: Annotated[str | None, typer.Option("--run", "-r", help="The run's name. [default: my-run]")] = None,
     file: Annotated[Path, typer.Option("--file", "-f", help="The file to write.")] = Path("objckpt.toml"),
     markers: Annotated[
         bool, typer.Option("--markers", help="Also make the run: markers and its first catalog version.")
@@ -27,12 +27,12 @@ def init(
     if file.exists():
         if not markers or targets:
             raise InvalidInputError(f"{file} exists", hint="remove it, or name another one with --file")
-        config = load_config(file)
+        config = load_config(file, run=run)
     else:
         if markers and not targets:
             raise InvalidInputError("there are no targets to mark", hint="name their URLs")
-        config = load_config(targets, run=run) if targets else None  # type: ignore[assignment]
-        file.write_text(template(config))
+        config = load_config(targets, run=run or "my-run") if targets else None  # type: ignore[assignment]
+        write_file(file, template(config).encode())
     done = {"file": str(file), "created": False}
     if markers:
         with open_store(config) as store:
@@ -50,4 +50,4 @@ def init(
     if markers:
         out.print(f"run {config.run} exists on {', '.join(config.domains)}", markup=False)
     else:
-        out.print("next: look through it, then `objckpt doctor` and `objckpt init --markers`")
+        out.print("next: look through it, then `objckpt init --markers` and `objckpt doctor`")

@@ -40,7 +40,9 @@ def ls(
     if as_json:
         print_json(entries)
         return
-    table = Table("step", "committed (UTC)", "size", "survives", "state", "checkpoint")
+    table = Table("step", "committed (UTC)", "size", "survives", "state")
+    # Ids are copied to other commands: they may be folded, never cut.
+    table.add_column("checkpoint", overflow="fold")
     for entry in entries:
         state = entry.state if entry in on_line or entry.state != "live" else "other line"
         table.add_row(

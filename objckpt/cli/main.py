@@ -46,17 +46,25 @@ for verb in (init, doctor, runs, ls, show, verify, fragment, demo):
     app.command(help=f"{verb.HELP}\n\n{EXIT_CODES}")(getattr(verb, verb.__name__.rpartition(".")[2]))
 
 
-@app.callback()
-def _settings(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and all log lines.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr
-    )
+
+
+@app.callback()
+def _settings(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and all of objckpt's log lines.")] = False,
+    version: Annotated[
+        bool,
+        # Eager: it is answered before anyone asks for a verb.
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
+    if debug:
+        # Ours only: the SDKs' debug lines hold signatures and session tokens.
+        logging.getLogger("objckpt").setLevel(logging.DEBUG)
 
 
 def run() -> None:
@@ -75,7 +83,7 @@ def main(arguments: list[str]) -> int:
         if "--debug" in arguments:
             errors.print_exception()
         errors.print(f"error: {error}", markup=False)
-        return next((code for kind, code in CODES if isinstance(error, kind)), 1)
+        return exit_code(error)
     except Exception as error:  # noqa: BLE001 - the one place where anything may end up
         if "--debug" in arguments:
             errors.print_exception()
@@ -84,3 +92,8 @@ def main(arguments: list[str]) -> int:
             markup=False,
         )
     return 1
+
+
+def exit_code(error: ObjckptError) -> int:
+    """The exit code of an error, by what its caller does about it; 1 where nobody can do anything."""
+    return next((code for kind, code in CODES if isinstance(error, kind)), 1)

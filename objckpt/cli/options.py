@@ -15,6 +15,7 @@ from rich.console import Console
 from objckpt.api import CheckpointStore
 from objckpt.api import open as open_store
 from objckpt.config import StoreConfig, environment, load_config
+from objckpt.errors import InvalidInputError
 
 EXIT_CODES = """Exit codes: 0 done; 1 interrupted, or an internal error; 2 wrong input; 3 not found; 4 too few domains answered;
 5 a store failed; 6 data damaged or missing; 7 fenced by a newer job (do not restart); 8 a commit may or may
@@ -42,6 +43,18 @@ def config_of(config: str | None, run: str | None) -> StoreConfig:
 def store_of(config: str | None, run: str | None, without: list[str] | None = None) -> CheckpointStore:
     """The checkpoint store that the options name."""
     return open_store(config_of(config, run), without=without or ())
+
+
+def write_file(path: Path, body: bytes) -> None:
+    """Writes a file that a person named.
+
+    Raises:
+        InvalidInputError: It cannot be written.
+    """
+    try:
+        path.write_bytes(body)
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
 
 
 def print_json(value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from objckpt.checkpoint.reading import Checkpoint
@@ -48,7 +48,8 @@ class VerifyReport:
 
     Attributes:
         deep: Every byte was read and compared.
-        tolerance: Domains that the checkpoint survives as it is now; -1 if it cannot be read.
+        tolerance: Domains that the checkpoint survives as it is now, by its fragments and by the copies of its
+            manifests; -1 if it cannot be read.
         control: The control copies that are not ok.
     """
 
@@ -86,13 +87,14 @@ def verify(
         shard = checkpoint.shard(ref.id)
         shards.append(_judge(checkpoint, shard, checkpoint.check(ref.id, deep=deep, progress=progress)))
     highest = len({target.domain for target in checkpoint.plane.targets.config.fragment_targets})
+    copies = tuple(_control_copies(checkpoint))
     return VerifyReport(
         step=checkpoint.step,
         checkpoint=checkpoint.id,
         deep=deep,
         shards=tuple(shards),
-        control=tuple(copy for copy in _control_copies(checkpoint) if copy.state != "ok"),
-        tolerance=min((shard.tolerance for shard in shards), default=highest),
+        control=tuple(copy for copy in copies if copy.state != "ok"),
+        tolerance=min([highest, *(shard.tolerance for shard in shards), *_copies_to_spare(copies)]),
     )
 
 
@@ -116,6 +118,14 @@ def _judge(checkpoint: Checkpoint, shard: ShardManifest, states: list[FragmentSt
         ),
         problems=tuple(state for state in states if state.state != "ok"),
     )
+
+
+def _copies_to_spare(copies: Sequence[ControlCopy]) -> Iterator[int]:
+    """Of each control object: any one good copy will do, and each is in a domain of its own."""
+    good = Counter({copy.key: 0 for copy in copies})
+    good.update(copy.key for copy in copies if copy.state == "ok")
+    for count in good.values():
+        yield count - 1
 
 
 def _control_copies(checkpoint: Checkpoint) -> Iterator[ControlCopy]:
