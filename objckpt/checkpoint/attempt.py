@@ -188,7 +188,7 @@ class SaveAttempt:
                 self._count_again(written, base, found)
                 entry = self._write_manifest(base, found, written, front, metadata, user or {}, versions or {})
                 committed.append(entry)
-                return with_commit(base, entry, replace=self.exists == "replace")
+                return with_commit(base, entry)
 
             commit_version(self.plane, self.ownership.epoch, self.seq, change)
         entry = committed[-1]

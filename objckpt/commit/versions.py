@@ -71,17 +71,9 @@ def empty_version(*, run: str, epoch: Epoch, targets: TargetSet) -> CatalogVersi
     return CatalogVersion(run=run, number=epoch.number, uuid=epoch.uuid, seq=0, sets=(targets,), head=None, entries=())
 
 
-def with_commit(base: CatalogVersion, entry: Entry, *, replace: bool) -> CatalogVersion:
-    """The next version: ``entry`` added as the head.
-
-    Raises:
-        InvalidInputError: The line has this step already and ``replace`` is False.
-    """
-    there = at_step(base, entry.step)
-    if there is not None and not replace:
-        raise step_exists(base.run, entry.step, there)
-    added = msgspec.structs.replace(entry, parent=base.head)
-    return msgspec.structs.replace(base, head=added.checkpoint, entries=(*base.entries, added))
+def with_commit(base: CatalogVersion, entry: Entry) -> CatalogVersion:
+    """The next version: ``entry``, whose parent is the base's head, added as the new head."""
+    return msgspec.structs.replace(base, head=entry.checkpoint, entries=(*base.entries, entry))
 
 
 def step_exists(run: str, step: int, there: Entry) -> InvalidInputError:

@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from objckpt.errors import FormatError, InvalidInputError
+from objckpt.errors import FormatError
 
 MARKERS = "markers/"
 CLAIMS = "claims/"
@@ -18,7 +18,6 @@ CATALOG = "catalog/"
 CHECKPOINTS = "checkpoints/"
 SHARDS = "shards/"
 DATA = "data/"
-REQUESTS = "requests/"
 PROBES = "probes/"
 
 _UUID = r"[0-9a-f]{32}"
@@ -29,7 +28,6 @@ _VERSION = re.compile(rf"catalog/{_EPOCH}/(?P<seq>\d{{8}})-{_DIGEST}")
 _MARKER = re.compile(rf"markers/(?P<instance>{_UUID})")
 _CHECKPOINT_ID = re.compile(rf"{_EPOCH}-(?P<seq>\d{{8}})")
 _SHARD_ID = re.compile(rf"{_EPOCH}-(?P<seq>\d{{8}})-(?P<rank>\d{{5,7}})-(?P<counter>\d{{6}})")
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,20 +83,6 @@ class ShardId:
         return f"{self.epoch}-{self.seq:08d}-{self.rank:05d}-{self.counter:06d}"
 
 
-def check_run(run: str) -> str:
-    """Returns ``run`` if it can name a run.
-
-    Raises:
-        InvalidInputError: It cannot.
-    """
-    if not _RUN.fullmatch(run):
-        raise InvalidInputError(
-            f"run is {run!r}",
-            hint="a run's name is 1 to 128 of [A-Za-z0-9._-], starting with a letter or a digit",
-        )
-    return run
-
-
 def digest16(body: bytes) -> str:
     """The part of a control object's SHA-256 that its name carries."""
     return hashlib.sha256(body).hexdigest()[:16]
@@ -127,10 +111,6 @@ def shard_key(shard_id: str) -> str:
 
 def fragment_key(shard_id: str, stripe: int, index: int) -> str:
     return f"{DATA}{_spread(shard_id)}/{shard_id}/{stripe:06d}.{index:03d}"
-
-
-def request_key(identity: str) -> str:
-    return f"{REQUESTS}{identity}"
 
 
 def probe_key(identity: str) -> str:

@@ -13,7 +13,6 @@ class FragmentStatus(Enum):
     """What is known of one fragment."""
 
     AVAILABLE = "available"
-    PENDING = "pending"
     OK = "ok"
     MISSING = "missing"
     CORRUPT = "corrupt"

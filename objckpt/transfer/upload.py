@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from objckpt.coding.checksum import block_checksums, combine_blocks
 from objckpt.coding.codec import codec
@@ -92,7 +92,13 @@ class Uploader:
         self._causes: dict[str, StoreError] = {}
 
     def upload(
-        self, shard_id: ShardId, *, name: str, kind: str, sources: Sequence[Source], index: tuple[Chunk, ...]
+        self,
+        shard_id: ShardId,
+        *,
+        name: str,
+        kind: Literal["safetensors", "opaque"],
+        sources: Sequence[Source],
+        index: tuple[Chunk, ...],
     ) -> ShardManifest:
         """Stores one shard's fragments and returns its manifest.
 
@@ -137,7 +143,7 @@ class Uploader:
             run=self._run,
             id=str(shard_id),
             name=name,
-            kind="safetensors" if kind == "safetensors" else "opaque",
+            kind=kind,
             rank=shard_id.rank,
             length=stream.length,
             code=CodeRecord(data=self._code.data, parity=self._code.parity, algorithm=self._code.algorithm),

@@ -87,6 +87,12 @@ warnings.simplefilter("ignore")
 torch.distributed.init_process_group("gloo", init_method="file://{tmp_path}/meet", rank=0, world_size=1)
 run = objckpt.open(["{tmp_path}/" + name + "/run" for name in "abc"]).begin(create=True)
 dcp.async_save({{"w": torch.ones(16_000_000)}}, storage_writer=run.writer(step=1))
+print("saving", flush=True)
 threading.Event().wait({wait_s})
 """
-    subprocess.run([sys.executable, "-c", script], timeout=120, check=False, capture_output=True)
+    # Whether the save was quick enough is the machine's affair; that the process ends is ours.
+    done = subprocess.run([sys.executable, "-c", script], timeout=120, check=False, capture_output=True, text=True)
+    assert "saving" in done.stdout, done.stderr
+    store = objckpt.open([f"{tmp_path}/{name}/run" for name in "abc"])
+    for entry in store.checkpoints():
+        assert store.verify(entry.step, deep=True).whole
